@@ -1,0 +1,48 @@
+# Every target sets up what it needs: .venv, made with the newest Python from 3.11 on, and the tested versions.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.PHONY: help quickstart test test-all check fix bench clean
+
+help:
+	@echo "make quickstart   from an empty machine to a trained system (not yet: see README)"
+	@echo "make test         set up .venv, then format, lint, types and tests"
+	@echo "make test-all     the same with the slow tests"
+	@echo "make check        format, lint and types only"
+	@echo "make fix          let ruff mend format and lint"
+	@echo "make bench        measure the sandbox against its demands"
+	@echo "make clean        remove .venv and caches"
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "MetaAgent-X needs Python 3.11 or newer; say which one: make PYTHON=/path/to/python3.12 ..."; exit 2; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@touch $(INSTALLED)
+
+quickstart: $(INSTALLED)
+	@echo "The quickstart is not there yet: this version has the workflow language and the sandbox."
+	@echo "Try instead:  $(BIN)/metaagentx doctor"
+
+check: $(INSTALLED)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+fix: $(INSTALLED)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+test: check
+	$(BIN)/python -m pytest -m "not slow"
+
+test-all: check
+	$(BIN)/python -m pytest
+
+bench: $(INSTALLED)
+	$(BIN)/python -m benchmarks.sandbox
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis .pytest_cache
