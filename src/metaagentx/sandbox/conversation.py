@@ -251,7 +251,7 @@ class Conversation:
 
 
 def judge(ended: Ended, limits: Limits) -> tuple[Verdict, str]:
-    """The verdict on a child that the host did not stop. No code can bring about `infra`: it would escape its reward."""
+    """The verdict on a child that the host did not stop. No code can bring about `infra`: it would escape reward."""
     if ended.failure:
         return Verdict.INFRA, ended.failure
     if ended.cpu_seconds >= limits.cpu_seconds:

@@ -1,8 +1,8 @@
 """The host's end of the door: frames in, frames out, nothing believed.
 
-A frame is a 4-byte big-endian length and that many bytes of UTF-8 JSON. The decoder bounds size, depth and digits before
-it parses, and refuses what JSON readers disagree about: NaN and infinities, lone surrogates, repeated keys. It costs time
-linear in the bytes received and raises nothing but `BadFrame`.
+A frame is a 4-byte big-endian length and that many bytes of UTF-8 JSON. The decoder bounds size, depth and digits
+before it parses, and refuses what JSON readers disagree about: NaN and infinities, lone surrogates, repeated keys. It
+costs time linear in the bytes received and raises nothing but `BadFrame`.
 """
 
 import json
@@ -11,7 +11,7 @@ import re
 import struct
 from typing import Any, NoReturn, TypeAlias
 
-JSON: TypeAlias = "None | bool | int | float | str | list[JSON] | dict[str, JSON]"
+JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
 
 MAX_DEPTH = 64
 MAX_DIGITS = 4000
@@ -19,7 +19,7 @@ _HEADER = struct.Struct(">I")
 # Possessive, and the closing quote is optional: one pass whatever comes, where backtracking would be quadratic.
 _STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _BRACKET = re.compile(r"[\[\]{}]")
-_DIGITS = re.compile(r"[0-9]{%d}" % (MAX_DIGITS + 1))
+_DIGITS = re.compile(rf"[0-9]{{{MAX_DIGITS + 1}}}")
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 
 

@@ -6,6 +6,7 @@ import os
 import resource
 from collections import deque
 from collections.abc import Mapping
+from pathlib import Path
 from types import TracebackType
 
 from . import memory
@@ -31,9 +32,9 @@ async def _no_asks(body: JSON) -> JSON:
 class Sandbox:
     """Runs untrusted Python. Use as `async with Sandbox() as sandbox`, then `await sandbox.run(code)`, many at a time.
 
-    `min_tier` refuses weaker isolation than that. `unisolated=True` is the explicit opt-in to run with none at all where
-    the machine gives none; every result then says so. `tier` asks for that one exactly. `warm` children wait ready in
-    each of `servers` fork servers.
+    `min_tier` refuses weaker isolation than that; `tier` asks for that one exactly. `unisolated=True` is the explicit
+    opt-in to run with none at all where the machine gives none; every result then says so. `warm` children wait ready
+    in each of `servers` fork servers.
     """
 
     def __init__(
@@ -213,10 +214,10 @@ def _tasks_of_user() -> int:
     """Processes and threads that already count against the user whom children run as (T2 and T3 share one)."""
     user = NOBODY if os.getuid() == 0 else os.getuid()
     count = 0
-    for name in filter(str.isdigit, os.listdir("/proc")):
+    for process in Path("/proc").glob("[0-9]*"):
         try:
-            if os.stat(f"/proc/{name}").st_uid == user:
-                count += len(os.listdir(f"/proc/{name}/task"))
+            if process.stat().st_uid == user:
+                count += len(list((process / "task").iterdir()))
         except OSError:
             continue  # it ended while we looked
     return count

@@ -1,9 +1,9 @@
 """How a fork server is started on this machine, for each tier: the command, the jail around it, what it may read.
 
-T1 puts the server into a bubblewrap jail that holds the interpreter, its standard library and the shared libraries they
-really load, at neutral paths, read-only, and nothing else: no /proc, /tmp, /etc, /home, no network. T2 and T3 start it in
-place and rely on what each child does to itself. Started by root, it drops to another user once the jail stands: by then
-nothing has to be reached through directories that only root may enter.
+T1 puts the server into a bubblewrap jail that holds the interpreter, its standard library and the shared libraries
+they really load, at neutral paths, read-only, and nothing else: no /proc, /tmp, /etc, /home, no network. T2 and T3
+start it in place and rely on what each child does to itself. Started by root, it drops to another user once the jail
+stands: by then nothing has to be reached through directories that only root may enter.
 """
 
 import json
@@ -25,17 +25,21 @@ _WORKFLOW = _HERE.parent / "workflow"
 # The isolated mode -I would do the same and would ignore PYTHONHASHSEED: equal programs must run equally.
 _FLAGS = ["-s", "-S", "-P", "-B", "-X", "utf8"]
 _ENVIRONMENT = {"PYTHONHASHSEED": "0"}
-_ENTRY = "import sys; sys.path.append({path!r}); from inside.zygote import main; sys.path.remove({path!r}); main(sys.argv[1])"
+_ENTRY = """import sys
+sys.path.append({path!r})
+from inside.zygote import main
+sys.path.remove({path!r})
+main(sys.argv[1])"""
 # The first processes to go when the machine runs out of memory are the untrusted ones.
 _SHELL = ["/bin/sh", "-c", 'echo 1000 > /proc/self/oom_score_adj 2>/dev/null; exec "$@"', "sh"]
 
 # Imported before the first fork: what scripts, solutions and the workflow language use.
 PRELOAD = """
-__future__ abc array atexit bisect builtins cmath collections collections.abc contextlib copy ctypes dataclasses datetime
-decimal enum errno fcntl fractions functools gc heapq io itertools json keyword linecache math mmap numbers operator os
-queue random re resource select signal socket stat statistics string struct sys textwrap threading time traceback types
-typing warnings weakref zlib
-""".split()
+__future__ abc array atexit bisect builtins cmath collections collections.abc contextlib copy ctypes dataclasses
+datetime decimal enum errno fcntl fractions functools gc heapq io itertools json keyword linecache math mmap numbers
+operator os queue random re resource select signal socket stat statistics string struct sys textwrap threading time
+traceback types typing warnings weakref zlib
+""".split()  # noqa: SIM905 - a list of quoted names would fill a page
 
 
 @dataclass(frozen=True)
@@ -53,14 +57,15 @@ def interpreter() -> Interpreter:
     """Ask a bare interpreter, with the preloaded modules in it, which files it has mapped."""
     executable = Path(sys._base_executable).resolve()  # type: ignore[attr-defined]
     question = f"""
-import importlib, json, sys
+import importlib
 for name in {PRELOAD!r}: importlib.import_module(name)
-print(json.dumps([line.split(None, 5)[5].strip() for line in open("/proc/self/maps") if line.count("/") and ".so" in line]))
+print(open("/proc/self/maps").read())
 """
     command = [str(executable), *_FLAGS, "-c", question]
     mapped = subprocess.run(command, env=_ENVIRONMENT, capture_output=True, text=True, timeout=60, check=True).stdout
+    names = [line.split(None, 5)[5] for line in mapped.splitlines() if ".so" in line and "/" in line]
     stdlib = Path(sysconfig.get_path("stdlib", vars=_base_variables())).resolve()
-    libraries = sorted({Path(name) for name in json.loads(mapped)})
+    libraries = sorted({Path(name) for name in names})
     outside = tuple(path for path in libraries if not path.is_relative_to(stdlib))
     loader = next((path for path in outside if path.name.startswith("ld-")), None)
     return Interpreter(executable, stdlib, outside, loader)

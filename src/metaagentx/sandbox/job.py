@@ -33,7 +33,7 @@ class Job:
 
 
 class Programs:
-    """Answers a run's asks: programs here, in runs of their own with what is left of its time; the rest by its handler."""
+    """Answers a run's asks: programs in runs of their own with what is left of its time, the rest by its handler."""
 
     def __init__(self, limits: Limits, run: Callable[[Job], Awaitable[Result]], on_ask: Ask) -> None:
         self._limits = limits

@@ -54,7 +54,7 @@ def targets() -> Iterator[dict[str, JSON]]:
         socket.create_server(("127.0.0.1", 0)) as tcp,
         socket.socket(socket.AF_UNIX) as unix,
     ):
-        os.chmod(directory, 0o777)
+        Path(directory).chmod(0o777)
         file = Path(directory) / "secret"
         file.write_text(secret)
         file.chmod(0o666)

@@ -1,7 +1,7 @@
 """Which tier this machine gives, found by attacking it; fail closed.
 
-Nothing is read from sysctls or versions: a tier counts when a fork server of it starts, runs honest code, and stops every
-self-attack. The choice is made once per process.
+Nothing is read from sysctls or versions: a tier counts when a fork server of it starts, runs honest code, and stops
+every self-attack. The choice is made once per process.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ _chosen: dict[tuple[tuple[Tier, ...], bool], Choice] = {}
 
 
 async def choose(min_tier: Tier, exactly: Tier | None, unisolated: bool) -> Choice:
-    """The strongest tier that holds and is at least `min_tier` (or just this one); SandboxUnavailable when none does."""
+    """The strongest tier that holds and is at least `min_tier`, or exactly one; SandboxUnavailable when none does."""
     allowed = (exactly,) if exactly else tuple(_ORDER[: _ORDER.index(min_tier) + 1])
     key = (allowed, unisolated)
     if key not in _chosen:

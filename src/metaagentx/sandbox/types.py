@@ -7,7 +7,7 @@ from enum import StrEnum
 from .frames import JSON
 
 Ask = Callable[[JSON], Awaitable[JSON]]
-"""Answers one ask of a run. What it raises ends the run and reaches the caller; `BudgetExceeded` is a verdict instead."""
+"""Answers one ask. What it raises ends the run and reaches the caller; BudgetExceeded and Infra become verdicts."""
 
 
 class Verdict(StrEnum):

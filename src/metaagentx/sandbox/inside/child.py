@@ -1,8 +1,8 @@
 """One run: lock the process down, then read the code, run it, and end.
 
-The order is the contract. Before the child says it is ready it has its namespaces (made by the clone), no capabilities, no
-descriptors but five, its limits and its system-call filter, and is not dumpable. Only then is the code read. Descriptors:
-0 input (a file in memory), 1 output and 2 errors (files in memory that the fork server keeps), 3 and 4 the door.
+The order is the contract. Before the child says it is ready it has its namespaces (made by the clone), its system-call
+filter, no capabilities and no descriptors but five, and is not dumpable. Only then is the code read. Descriptors: 0
+input (a file in memory), 1 output and 2 errors (files in memory that the fork server keeps), 3 and 4 the door.
 """
 
 import atexit
@@ -83,9 +83,10 @@ def arrange_descriptors(door_in: int, door_out: int, out: int, err: int) -> None
     for target, fd in enumerate(high):
         os.dup2(fd, target)
     kernel.close_from(5)
-    sys.stdin = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)
-    sys.stdout = open(1, "w", encoding="utf-8", errors="backslashreplace", closefd=False)
-    sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)
+    # Not closed with a `with`: they are the script's for as long as it lives.
+    sys.stdin = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
+    sys.stdout = open(1, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
 
 
 def fill_standard_input(text: str) -> None:

@@ -1,8 +1,9 @@
 """The script's side of the door: ask the host, hand over the answer. Importable by scripts as `door`.
 
-Frames are a 4-byte big-endian length and that many bytes of JSON. Towards the host: {"ready": true},
-{"ask": id, "body": ...}, {"answer": value}, {"done": code}; from the host the job, then {"reply": id, "body": ...}. Whatever a script does with these functions or with the
-descriptors behind them, the host reads frames with a strict decoder and believes nothing in them.
+Frames are a 4-byte big-endian length and that many bytes of JSON. Towards the host: {"ready": true}, {"ask": id,
+"body": ...}, {"answer": value}, {"done": code, "memory": bytes}; from the host: the job, then {"reply": id, "body":
+...}. Whatever a script does with these functions or with the descriptors behind them, the host reads frames with a
+strict decoder and believes nothing in them.
 """
 
 import json
@@ -10,7 +11,7 @@ import os
 import struct
 from typing import TypeAlias
 
-JSON: TypeAlias = "None | bool | int | float | str | list[JSON] | dict[str, JSON]"
+JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
 
 READ_FD, WRITE_FD = 3, 4
 _HEADER = struct.Struct(">I")

@@ -41,8 +41,8 @@ def _check(result: int, what: str) -> int:
 def clone(namespaces: int) -> int:
     """Fork into new namespaces: 0 in the child, which is process 1 of its own when CLONE_NEWPID is among them.
 
-    Without Python's fork hooks, on purpose: the fork server has one thread and holds no lock, so the copy is consistent as
-    it is, and the hooks (which reseed `random` and rebuild `threading`) would touch some 200 pages in every child.
+    Without Python's fork hooks, on purpose: the fork server has one thread and holds no lock, so the copy is consistent
+    as it is, and the hooks (which reseed `random` and rebuild `threading`) would touch some 200 pages in every child.
     """
     pid: int = _libc.syscall(SYS_CLONE, ctypes.c_ulong(namespaces | signal.SIGCHLD), None, None, None, None)
     return _check(pid, "clone")

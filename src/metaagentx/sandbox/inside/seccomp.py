@@ -1,8 +1,8 @@
 """Which system calls a run may make: one table by name, assembled into a seccomp filter.
 
 Everything that is not listed fails with EPERM, so that an innocent program sees a PermissionError. What no innocent
-program asks for kills it (verdict `violation`). The decisive layer of the sandbox: no sockets, no processes, no signals,
-no files opened for writing, nothing that takes a process id, nothing exotic.
+program asks for kills it (verdict `violation`). The decisive layer of the sandbox: no sockets, no processes, no
+signals, no files opened for writing, nothing that takes a process id, nothing exotic.
 """
 
 import errno

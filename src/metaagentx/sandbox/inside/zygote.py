@@ -1,9 +1,9 @@
 """The fork server: a small warm Python that makes one locked-down child per run and tells the host how each ended.
 
 It talks with the host over one seqpacket socket, JSON in each packet, descriptors beside it. From the host:
-{"spawn": id} with the two ends of the door, {"do": "limit", "id": id, "cpu": seconds}, "finish" for a run that
-says it is done, "kill". To the host: {"hello": ...} once, {"exit": id, "status": ..., "cpu": seconds, "memory": bytes} with the files
-that hold the run's output and errors, {"failed": id, "why": ...}.
+{"spawn": id} with the two ends of the door; {"do": ..., "id": id} where the deed is "limit" (with "cpu": seconds),
+"finish" for a run that says it is done, or "kill". To the host: {"hello": ...} once, {"exit": id, "status": ...,
+"cpu": seconds, "memory": bytes} with the files that hold the run's output and errors, {"failed": id, "why": ...}.
 It never sees code. When the host goes, its socket ends, and the server and all of its children with it.
 """
 

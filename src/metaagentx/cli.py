@@ -1,0 +1,45 @@
+"""The command line: parse, build, call. Everything heavy is imported by the command that needs it."""
+
+import json
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    help="Multi-agent systems that design themselves and learn to execute their designs.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback()
+def root() -> None:
+    """Multi-agent systems that design themselves and learn to execute their designs."""
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    from . import __version__
+
+    typer.echo(__version__)
+
+
+@app.command()
+def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False) -> None:
+    """Show what this machine offers, what is missing, and the command that mends it."""
+    from .doctor import examine
+    from .doctor_view import show
+
+    report = examine()
+    if as_json:
+        typer.echo(json.dumps(report.as_json()))
+    else:
+        show(report)
+    raise typer.Exit(0 if report.healthy else 1)
+
+
+def main() -> None:
+    """The entry point."""
+    app()

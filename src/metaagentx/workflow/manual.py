@@ -1,0 +1,126 @@
+r"""The language as a teacher model reads it: how to reply, how agents speak, the reference, the examples.
+
+The reference comes from the docstrings and signatures of the public classes, the examples are the files the tests run.
+`docs/language.md` is this text: `python -m metaagentx.workflow.manual > docs/language.md`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from pathlib import Path
+
+from .flow import Flow
+from .messages import Context, Message
+from .node import WorkflowNode
+from .protocol import INSTRUCTION
+from .structure import CONSTRUCTORS
+from .validate import MODULES, Limits
+
+EXAMPLES = Path(__file__).parent / "examples"
+# Public to the other modules of the package, of no use to a script.
+_INTERNAL = ("outline", "process", "describe", "answer", "python_tool", "view", "fork", "from_reply")
+
+_REPLY = """\
+# Designing a multi-agent workflow
+
+You get a question. You do not answer it: you write a short Python script that builds a team of agents which will.
+The same language model plays every agent; what makes them a team is who they are told to be, what they see, which
+tools they have, and how their results are combined. Spend agents where they help: one good agent beats five confused
+ones on an easy question, and a second opinion or a real computation pays off on a hard one.
+
+## Your reply
+
+Six labelled remarks, one or two sentences each, then the script:
+
+```
+Problem Type: what kind of question this is
+Analysis: what makes it hard, and where a single agent would go wrong
+Workflow Pattern: single agent, ensemble, reflection, debate, router, or a mixture
+Reason: why this pattern suits this question
+Agent Design: each agent, its task and its tools
+Flow: who works first, who sees what, who has the last word
+<code>
+from workflow import AgentNode, Workflow
+...
+</code>
+```
+
+## The script
+
+- `question` is there already, as a string. End with `result = workflow.run(question)` and `print(result.content)`.
+- What counts is the answer in the message of the last `workflow.run`, and it has to come from an agent: do not solve
+  the question yourself in the script, and do not put your guess of the answer into a prompt.
+- It is run exactly as you write it. Prompts are plain Python strings: write `\\\\boxed{}` for \\boxed{}.
+- Import from `workflow`, and from these modules: MODULE_LIST.
+- No network, no threads, no asyncio: agents side by side run at the same time by themselves.
+- At most LIMITS.
+
+## How agents speak
+
+Each agent gets your `system_prompt`, then this:
+
+> INSTRUCTION
+
+It sees the question and what earlier agents delivered, each under the name of its agent, never their reasoning. So tell
+an agent what its delivery should hold. An agent with tools may write a fenced python block, or a call in
+`<tool_call></tool_call>`, and gets the output as its next turn.
+"""
+
+
+def language_manual() -> str:
+    """The whole manual, as Markdown."""
+    return "\n".join([_introduction(), _reference(), _examples()])
+
+
+def _introduction() -> str:
+    limits = Limits()
+    bounds = (
+        f"{limits.characters} characters, {limits.agents} agents, max_turns {limits.turns}, "
+        f"{limits.rounds} rounds or iterations, {limits.calls} model calls in the worst case"
+    )
+    modules = ", ".join(sorted(MODULES - {"workflow", "__future__"}))
+    text = _REPLY.replace("MODULE_LIST", modules).replace("LIMITS", bounds)
+    return text.replace("INSTRUCTION", INSTRUCTION)
+
+
+def _reference() -> str:
+    parts = ["## Reference\n"]
+    parts += [_class_reference(cls) for cls in CONSTRUCTORS.values()]
+    parts += [_class_reference(cls) for cls in (Message, Context, WorkflowNode)]
+    return "\n".join(parts)
+
+
+def _class_reference(cls: type) -> str:
+    signature = "" if cls is Context else _plain_signature(cls)
+    lines = [f"### `{cls.__name__}{signature}`\n", inspect.getdoc(cls) or "", ""]
+    inherited = vars(Flow) if Flow in cls.__bases__ else {}
+    for name, member in {**inherited, **vars(cls)}.items():
+        if name.startswith("_") or name in _INTERNAL or not member.__doc__:
+            continue
+        if inspect.isfunction(member):
+            summary = " ".join(inspect.cleandoc(member.__doc__).split())
+            lines.append(f"- `{name}{_plain_signature(member)}`: {summary}")
+        elif isinstance(member, property):
+            lines.append(f"- `{name}`: {inspect.cleandoc(member.__doc__)}")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _plain_signature(function: type | object) -> str:
+    """A signature without `self` and annotations: what one can write, in the order one can write it."""
+    assert callable(function)
+    parameters = [p.replace(annotation=p.empty) for p in inspect.signature(function).parameters.values()]
+    shown = [str(p) for p in parameters if p.name != "self"]
+    return f"({', '.join(shown)})"
+
+
+def _examples() -> str:
+    parts = ["## Examples\n"]
+    for path in sorted(EXAMPLES.glob("*.py")):
+        script = path.read_text(encoding="utf-8")
+        parts.append(f"### {path.stem}\n\n```python\n{script.rstrip()}\n```\n")
+    return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(language_manual())

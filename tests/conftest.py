@@ -1,0 +1,36 @@
+"""One event loop for the whole session, so that tests can share a sandbox; one sandbox per tier."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack
+
+import pytest
+
+from metaagentx.sandbox import Sandbox, Tier
+
+
+@pytest.fixture(scope="session")
+def runner() -> Iterator[asyncio.Runner]:
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+@pytest.fixture(scope="session")
+def sandboxes(runner: asyncio.Runner) -> Iterator[Callable[[Tier], Sandbox]]:
+    """A sandbox of each tier, started when first asked for."""
+    started: dict[Tier, Sandbox] = {}
+    stack = AsyncExitStack()
+
+    def get(tier: Tier) -> Sandbox:
+        if tier not in started:
+            sandbox = Sandbox(tier=tier, max_runs=256, unisolated=tier is Tier.NONE)
+            started[tier] = runner.run(stack.enter_async_context(sandbox))
+        return started[tier]
+
+    yield get
+    runner.run(stack.aclose())
+
+
+@pytest.fixture
+def sandbox(sandboxes: Callable[[Tier], Sandbox]) -> Sandbox:
+    return sandboxes(Tier.T1)
