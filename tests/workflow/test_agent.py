@@ -1,5 +1,7 @@
 import subprocess
 import sys
+from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -172,7 +174,7 @@ def test_a_conversation_only_ever_grows(replies: list[str], max_turns: int) -> N
         AgentNode("A", "p", python_tools(), max_turns).run("q")
     chats = [ask.messages for ask in session.asks if ask.kind == "model"]
     assert 1 <= len(chats) <= max_turns
-    for earlier, later in zip(chats, chats[1:], strict=False):
+    for earlier, later in pairwise(chats):
         assert later[: len(earlier)] == earlier
         assert len(later) == len(earlier) + 2
 
@@ -186,8 +188,9 @@ def test_earlier_deliveries_are_labelled_and_their_reasoning_is_not_shown() -> N
 
 
 def test_what_cannot_be_an_agent_says_why() -> None:
-    for arguments in ({"max_turns": 0}, {"max_turns": "3"}, {"max_turns": True}, {"tool_registry": []}):
+    wrong: list[dict[str, Any]] = [{"max_turns": 0}, {"max_turns": "3"}, {"max_turns": True}, {"tool_registry": []}]
+    for arguments in wrong:
         with pytest.raises(WorkflowError, match=r"max_turns|tool_registry"):
-            AgentNode("A", "p", **arguments)  # type: ignore[arg-type]
+            AgentNode("A", "p", **arguments)
     with pytest.raises(TypeError, match="ai_client"):
         AgentNode("A", "p", ai_client=None)  # type: ignore[call-arg]

@@ -145,7 +145,7 @@ def test_a_router_takes_the_named_branch_and_else_the_default() -> None:
 
 def test_a_router_without_a_default_says_so() -> None:
     router = RouterNode("r", {"a": agent("A")}, route)
-    with use(Scripted({})), pytest.raises(WorkflowError, match="no default route 'default'. Routes: a"):
+    with use(Scripted({})), pytest.raises(WorkflowError, match=r"no default route 'default'\. Routes: a"):
         router.run("q", {"route": "nonsense"})
 
 

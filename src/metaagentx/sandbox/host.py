@@ -124,7 +124,7 @@ class Sandbox:
                 result = await talk.hold(job.frame(self._other_tasks), self.tier)
             finally:
                 del self._running[child.number]
-                self._refill()
+                asyncio.get_running_loop().call_soon(self._refill)  # after the caller has its result
             if result.verdict is not Verdict.INFRA or talk.began:
                 break  # what had begun to run may have asked already: only its caller can start it again
         return result
@@ -149,7 +149,7 @@ class Sandbox:
         return server.spawn(next(self._numbers))
 
     def _refill(self) -> None:
-        while len(self._pool) < self._warm * self._server_count and all(server.alive for server in self._servers):
+        while len(self._pool) < self._warm * len(self._servers) and all(server.alive for server in self._servers):
             self._pool.append(self._spawn())
 
     async def _ensure_servers(self) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
+from .conversation import QUICK_SECONDS
 from .frames import JSON
 from .types import Ask, BudgetExceeded, Infra, Limits, Result, Verdict
 
@@ -63,7 +64,7 @@ class Programs:
     def _reply(self, result: Result) -> JSON:
         if result.verdict is Verdict.INFRA:
             raise Infra(result.detail)
-        self._cpu_left -= result.cpu_seconds
+        self._cpu_left -= max(result.cpu_seconds, min(result.turn_seconds, QUICK_SECONDS))
         failed = result.verdict is not Verdict.OK
         notes = "" if result.verdict in (Verdict.OK, Verdict.SCRIPT_ERROR) else f"{result.verdict}: {result.detail}\n"
         return {

@@ -78,9 +78,11 @@ class Result:
     stdout: str
     stderr: str
     cpu_seconds: float
+    """As the kernel counted it; for a run of a few milliseconds as the run itself reports."""
     turn_seconds: float
     """Wall-clock time of the run's own turns, without its waits for the host."""
     memory_bytes: int
+    """The most it had in memory, as the run itself reports when it ended well."""
     exit_code: int | None
     """None when a signal ended it."""
     asks: int

@@ -53,47 +53,53 @@ async def behaviours(question: str, programs: Sequence[str]) -> dict[str, str | 
     if len(distinct) == 1:
         return {distinct[0]: ""}
     probe = _Probe(question, distinct)
-    outcomes = await gather([probe.run(program) for program in distinct])
-    if all(set(outcome) <= {_FAILED} for outcome in outcomes):
+    outcomes = dict(zip(distinct, await gather([probe.run(program) for program in distinct]), strict=True))
+    working = [outcome for outcome in outcomes.values() if set(outcome) != {_FAILED}]
+    if not working:
         return {program: _syntax(program) for program in distinct}
+    # A guessed input on which some working program fails may be none that the task allows: it tells nothing.
+    telling = [i for i in range(len(probe.inputs)) if all(outcome[i] != _FAILED for outcome in working)]
+    kept = telling if probe.guessed and telling else list(range(len(probe.inputs)))
     return {
-        program: None if set(outcome) <= {_FAILED} else json.dumps(outcome)
-        for program, outcome in zip(distinct, outcomes, strict=True)
+        program: None if set(outcome) == {_FAILED} else json.dumps([outcome[i] for i in kept])
+        for program, outcome in outcomes.items()
     }
 
 
 class _Probe:
-    """The inputs for the programs of one vote: the same for all of them."""
+    """The inputs for the programs of one vote: calls of a function, or texts on standard input."""
 
     def __init__(self, question: str, programs: Sequence[str]) -> None:
-        functions = [_functions(program) for program in programs]
-        shared = [name for name in functions[0] if all(name in f for f in functions)]
-        called = [(name, call) for name, call in _example_calls(question) if name in shared]
-        self.calls = [call for _, call in called][:MAX_INPUTS]
-        self.stdins = [] if self.calls else list(_example_inputs(question))[:MAX_INPUTS]
-        if self.calls or self.stdins:
-            return
-        if shared and not any(_reads_input(program) for program in programs):
-            # The last one is most often the one the task asks for.
-            self.calls = list(_general_calls(shared[-1], max(f[shared[-1]] for f in functions)))
-        else:
-            self.stdins = list(_STDINS)
+        self._functions = {program: _functions(program) for program in programs}
+        shown = [call for name, call in _example_calls(question) if all(name in f for f in self._functions.values())]
+        texts = list(_example_inputs(question))
+        self.guessed = not shown and not texts
+        self._calls = bool(shown)
+        self.inputs = (shown or texts)[:MAX_INPUTS]
+        if self.guessed:
+            self._calls = any(self._functions.values()) and not any(map(_reads_input, programs))
+            arity = max((n for functions in self._functions.values() for n in list(functions.values())[-1:]), default=0)
+            self.inputs = list(_general_calls(arity)) if self._calls else list(_STDINS)
 
     async def run(self, program: str) -> list[str]:
-        if self.calls:
-            stdin = json.dumps([program, self.calls]) + "\n"
-            return _results(await run_python(_HARNESS, stdin, SECONDS_PER_RUN))
-        outcomes = await gather([run_python(program, stdin, SECONDS_PER_RUN) for stdin in self.stdins])
-        return [_FAILED if o.returncode or o.timed_out else " ".join(o.stdout.split()) for o in outcomes]
+        """The output for each input."""
+        if self._calls:
+            # The last function is most often the one the task asks for.
+            name = next(reversed(self._functions[program]), "")
+            calls = [name + call for call in self.inputs] if self.guessed else self.inputs
+            return self._results(await run_python(_HARNESS, json.dumps([program, calls]) + "\n", SECONDS_PER_RUN))
+        outcomes = await gather([run_python(program, text, SECONDS_PER_RUN) for text in self.inputs])
+        printed = ["" if o.returncode or o.timed_out else " ".join(o.stdout.split()) for o in outcomes]
+        return [text or _FAILED for text in printed]
 
-
-def _results(outcome: PythonOutcome) -> list[str]:
-    try:
-        results = json.loads(outcome.stdout)
-    except (ValueError, RecursionError):
-        return [_FAILED]
-    failed = outcome.returncode or outcome.timed_out or not isinstance(results, list)
-    return [_FAILED] if failed else [str(result) for result in results]
+    def _results(self, outcome: PythonOutcome) -> list[str]:
+        try:
+            results = json.loads(outcome.stdout)
+        except (ValueError, RecursionError):
+            results = None
+        if not isinstance(results, list) or len(results) != len(self.inputs) or outcome.returncode:
+            return [_FAILED] * len(self.inputs)
+        return [str(result) for result in results]
 
 
 def _parse(source: str) -> ast.Module | None:
@@ -157,12 +163,13 @@ def _example_inputs(question: str) -> Iterator[str]:
             taken.append(line)
 
 
-def _general_calls(name: str, arity: int) -> Iterator[str]:
-    for value in _VALUES:
-        yield f"{name}({', '.join([value] * arity)})"
-        if not arity:
-            return
+def _general_calls(arity: int) -> Iterator[str]:
+    """Arguments that many functions take, as they stand after the name of a function."""
+    for value in _VALUES if arity else ():
+        yield f"({', '.join([value] * arity)})"
     if arity > 1:
-        yield f"{name}({', '.join(str(2 + 3 * i) for i in range(arity))})"
-        yield f"{name}([3, 1, 2]{', 2' * (arity - 1)})"
-        yield f"{name}('abca'{', chr(97)' * (arity - 1)})"
+        yield f"({', '.join(str(2 + 3 * i) for i in range(arity))})"
+        yield f"([3, 1, 2]{', 2' * (arity - 1)})"
+        yield f"('abca'{', chr(97)' * (arity - 1)})"
+    if not arity:
+        yield "()"

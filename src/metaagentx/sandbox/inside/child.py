@@ -32,6 +32,7 @@ LIMITS = {
     "threads": resource.RLIMIT_NPROC,
 }
 _DESCRIPTORS = 64
+_SHORT_OUTPUT_BYTES = 16 << 10
 
 
 def become_run(door_in: int, door_out: int, out: int, err: int, program: bytes | None) -> NoReturn:
@@ -168,7 +169,20 @@ def end(code: int) -> NoReturn:
     except BaseException:  # noqa: BLE001 - the script may have replaced any of these
         code = code or EXIT_SCRIPT_ERROR
     try:
-        # Saves the host the wait for the process to be torn down. It is believed no more than an exit code.
-        door.write_frame({"done": code, "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024})
+        door.write_frame(last_words(code))
     finally:
         os._exit(code)
+
+
+def last_words(code: int) -> "dict[str, door.JSON]":
+    """Saves the host the wait for the process to be torn down. It is believed no more than an exit code is."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    words: dict[str, door.JSON] = {
+        "done": code,
+        "memory": usage.ru_maxrss * 1024,
+        "cpu": usage.ru_utime + usage.ru_stime,
+    }
+    stdout, stderr = (os.pread(fd, _SHORT_OUTPUT_BYTES, 0) for fd in (1, 2))
+    if max(len(stdout), len(stderr)) < _SHORT_OUTPUT_BYTES:
+        words["stdout"], words["stderr"] = stdout.decode("utf-8", "replace"), stderr.decode("utf-8", "replace")
+    return words

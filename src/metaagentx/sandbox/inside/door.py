@@ -1,7 +1,7 @@
 """The script's side of the door: ask the host, hand over the answer. Importable by scripts as `door`.
 
 Frames are a 4-byte big-endian length and that many bytes of JSON. Towards the host: {"ready": true}, {"ask": id,
-"body": ...}, {"answer": value}, {"done": code, "memory": bytes}; from the host: the job, then {"reply": id, "body":
+"body": ...}, {"answer": value}, {"done": code, ...}; from the host: the job, then {"reply": id, "body":
 ...}. Whatever a script does with these functions or with the descriptors behind them, the host reads frames with a
 strict decoder and believes nothing in them.
 """
