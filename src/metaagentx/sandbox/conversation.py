@@ -18,6 +18,7 @@ from .types import Ask, BudgetExceeded, Infra, Limits, Result, Tier, Verdict
 
 _KILL_SECONDS = 10.0
 _READ_BYTES = 1 << 16
+_LIMIT_AFTER_SECONDS = 0.2
 _MAX_ANSWERS = 64
 _CORES = os.cpu_count() or 1
 QUICK_SECONDS = 0.1
@@ -55,12 +56,14 @@ class Conversation:
         child = self._child
         child.keep_bytes = self._limits.output_bytes
         self._loop.add_reader(child.read_fd, self._read)
+        # Limits are whole seconds: a run that is over by then never needs one.
+        limit = self._loop.call_later(_LIMIT_AFTER_SECONDS, child.limit_cpu, self._limits.cpu_seconds)
         try:
             await self._begin_turn(encode(job))
-            child.limit_cpu(self._limits.cpu_seconds)
             ended = await child.ended
             self._drain()
         finally:
+            limit.cancel()
             self._end_turn()
             for handler in self._handlers:
                 handler.cancel()
@@ -68,7 +71,7 @@ class Conversation:
             self._loop.remove_writer(child.write_fd)
             child.close()
             if not child.ended.done() or self._quick:
-                child.kill()
+                self._loop.call_soon(child.kill)  # after the caller has its result
         if self._error is not None:
             raise self._error
         return self._result(ended, tier)
@@ -213,6 +216,8 @@ class Conversation:
         otherwise the fork server is asked.
         """
         self._done = _last_words(frame)
+        if self._child.ended.done():
+            return  # the news of its end was faster
         if "stdout" in frame and self._turn_seconds_so_far() * _CORES < min(QUICK_SECONDS, self._limits.cpu_seconds):
             self._quick = True
             self._child.ended.set_result(self._done)

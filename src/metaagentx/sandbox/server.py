@@ -45,7 +45,8 @@ class Child:
 
     def limit_cpu(self, seconds: float) -> None:
         """Have the kernel kill it at this much processor time, rounded up to a whole second."""
-        self.server.request({"do": "limit", "id": self.number, "cpu": max(1, math.ceil(seconds))})
+        if not self.ended.done():
+            self.server.request({"do": "limit", "id": self.number, "cpu": max(1, math.ceil(seconds))})
 
     def finish(self) -> None:
         """It says it is done: have its output handed over without waiting until it is torn down."""
@@ -111,12 +112,19 @@ class ForkServer:
         os.set_blocking(child_write, True)
         os.set_blocking(child_read, True)
         child = Child(number, self, host_read, host_write, self._loop.create_future())
-        self._children[number] = child
+        if self.alive:
+            self._children[number] = child
+        else:
+            child.ended.set_result(Ended(failure="the fork server died"))
         self.request({"spawn": number}, [child_read, child_write])
         return child
 
     def request(self, message: dict[str, int | str], fds: list[int] | None = None) -> None:
-        """Send a request; descriptors are the server's from here on."""
+        """Send a request; descriptors are the server's from here on. A server that is gone needs none."""
+        if not self.alive:
+            for fd in fds or []:
+                os.close(fd)
+            return
         self._outbox.append((json.dumps(message).encode(), fds or []))
         self._flush()
 

@@ -72,8 +72,11 @@ def become_run(door_in: int, door_out: int, out: int, err: int, program: bytes |
 def rehearse() -> None:
     """While no code is there yet, touch what running it will touch: the page faults are then behind us."""
     if not select.select([door.READ_FD], [], [], 0)[0]:
+        fill_standard_input("")
+        random.seed(0)
         execute("pass", {})
-        door.decode(door.encode({"reply": 0, "body": ""}))
+        sys.stdout.flush()
+        door.decode(door.encode(last_words(0)))
 
 
 def arrange_descriptors(door_in: int, door_out: int, out: int, err: int) -> None:
