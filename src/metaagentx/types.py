@@ -1,0 +1,186 @@
+"""The one tree that flows through everything: a Task gets Designs, a Design gets Executions, an Execution makes Calls.
+
+`rollout` grows the tree, `rewards` score it, `credit` writes advantages on it, `trainer` flattens it, `runs` writes it
+down, the viewer draws it. Plain data: nothing here computes.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal, TypeAlias
+
+JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
+
+
+class Role(StrEnum):
+    """Who speaks: the one that designs the workflow, or the one that is every agent in it."""
+
+    DESIGNER = "designer"
+    EXECUTOR = "executor"
+
+
+@dataclass(frozen=True, slots=True)
+class MathGold:
+    """What a math answer is compared with."""
+
+    answers: tuple[str, ...]
+    """LaTeX without dollar signs. Several when the task asks for several, in any order."""
+    tolerances: tuple[float, ...] = ()
+    """Absolute, as the task states them, one for all answers or one for each. None stated: none granted."""
+    unit: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StdinTest:
+    """One run of a program: what it reads and what it should print."""
+
+    input: str
+    output: str
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionTest:
+    """One call of a function: its arguments and what it should return, as JSON."""
+
+    arguments: tuple[JSON, ...]
+    expected: JSON
+
+
+@dataclass(frozen=True, slots=True)
+class AssertTest:
+    """Python source that calls the solution's functions and asserts; it runs apart from the solution."""
+
+    source: str
+
+
+CodeTest: TypeAlias = StdinTest | FunctionTest | AssertTest
+
+
+@dataclass(frozen=True, slots=True)
+class CodeTests:
+    """What a program is tested with. All tests are of one kind."""
+
+    tests: tuple[CodeTest, ...]
+    entry_point: str = ""
+    """The function (or Class.method) that is called; empty for programs that read standard input."""
+    prompt: str = ""
+    """Source that a completion continues, put before a solution that does not define the entry point itself."""
+    cpu_seconds: float = 4.0
+    """For each test."""
+    special_judge: bool = False
+    """More than one output is right, which a comparison cannot see: leave such tasks out of training."""
+
+
+@dataclass(frozen=True, slots=True)
+class GymEntry:
+    """A generated task of reasoning-gym, which brings its own scorer."""
+
+    generator: str
+    config: dict[str, JSON]
+    entry: dict[str, JSON]
+
+
+@dataclass(frozen=True, slots=True)
+class CustomGrader:
+    """A user's own grader, `module:function`, called with the answer's text and this data; returns 0 to 1."""
+
+    function: str
+    data: JSON
+
+
+Grading: TypeAlias = MathGold | CodeTests | GymEntry | CustomGrader
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One task with all its grader needs."""
+
+    id: str
+    kind: Literal["math", "code", "gym", "custom"]
+    question: str
+    grading: Grading
+    source: str
+    split: str
+    difficulty: float | None = None
+    """From 0 (easy) to 1 (hard) where the source says something of it."""
+    licence: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Grade:
+    """What a grader says of an answer."""
+
+    score: float
+    """From 0 to 1: for programs the share of tests passed."""
+    solved: bool
+    reason: str = ""
+    """Why not, for a person."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reward:
+    """The parts a reward is made of, kept so that a viewer can show why."""
+
+    outcome: float
+    solution: float
+    delivery: float
+    cost: float
+    total: float
+    solved: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why something has no ordinary result. `infra` is ours and never becomes a reward; all others are the model's."""
+
+    kind: str
+    message: str
+
+    @property
+    def infra(self) -> bool:
+        """Whether the machinery failed and not the model."""
+        return self.kind == "infra"
+
+
+@dataclass(slots=True)
+class Call:
+    """One reply of the model."""
+
+    role: Role
+    agent: str
+    messages: tuple[dict[str, str], ...]
+    text: str
+    advantage: float | None = None
+
+
+@dataclass(slots=True)
+class Execution:
+    """One run of a design's script."""
+
+    calls: list[Call] = field(default_factory=list)
+    answer: str | None = None
+    """The text of the answer, as the call it came from wrote it."""
+    answer_call: int | None = None
+    """Which of `calls` the answer came from; None when none did."""
+    fault: Fault | None = None
+    reward: Reward | None = None
+    log: str = ""
+
+
+@dataclass(slots=True)
+class Design:
+    """One script for a task, with its executions."""
+
+    call: Call
+    script: str | None
+    executions: list[Execution] = field(default_factory=list)
+    fault: Fault | None = None
+    reward: float | None = None
+
+
+@dataclass(slots=True)
+class Rollout:
+    """A task with its designs."""
+
+    task: Task
+    designs: list[Design] = field(default_factory=list)
