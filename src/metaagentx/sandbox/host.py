@@ -12,7 +12,7 @@ from types import TracebackType
 from . import memory
 from .conversation import Conversation
 from .frames import JSON
-from .jail import NOBODY
+from .jail import NOBODY, launch
 from .job import Job, Programs
 from .server import Child, ForkServer
 from .tiers import Choice, choose
@@ -34,10 +34,10 @@ class Sandbox:
 
     `min_tier` refuses weaker isolation than that; `tier` asks for that one exactly. `unisolated=True` is the explicit
     opt-in to run with none at all where the machine gives none; every result then says so. `warm` children wait ready
-    in each of `servers` fork servers.
+    in each of `servers` fork servers. `libraries` are directories of packages that runs may import besides `workflow`.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all of them keywords, and most users name none
         self,
         *,
         min_tier: Tier = Tier.T2,
@@ -46,11 +46,13 @@ class Sandbox:
         max_runs: int = 1024,
         servers: int | None = None,
         warm: int = 2,
+        libraries: Mapping[str, Path] | None = None,
     ) -> None:
         self._wanted = (min_tier, tier, unisolated)
         self._max_runs = max_runs
         self._server_count = servers or min(os.cpu_count() or 1, 8)
         self._warm = warm
+        self._libraries = libraries
         self._servers: list[ForkServer] = []
         self._pool: deque[Child] = deque()
         self._numbers = itertools.count(1)
@@ -67,6 +69,7 @@ class Sandbox:
         self._turns = asyncio.Semaphore(max(8, 4 * cores))
         self._ready = asyncio.Lock()
         self.choice: Choice = await choose(*self._wanted)
+        self._launch = launch(self.choice.tier, self.choice.bubblewrap, self._libraries)
         # In a user namespace of its own a run's threads count alone; elsewhere together with all of its user's.
         self._other_tasks = 0 if self.tier is Tier.T1 else _tasks_of_user() + self._max_runs
         try:
@@ -158,7 +161,7 @@ class Sandbox:
             for server in [server for server in self._servers if not server.alive]:
                 self._servers.remove(server)
                 await server.close()
-            missing = [ForkServer(self.choice.launch) for _ in range(self._server_count - len(self._servers))]
+            missing = [ForkServer(self._launch) for _ in range(self._server_count - len(self._servers))]
             await asyncio.gather(*(server.start() for server in missing))
             self._servers += missing
 

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -21,7 +22,8 @@ from .types import Tier
 
 NOBODY = 65534
 _HERE = Path(__file__).resolve().parent
-_WORKFLOW = _HERE.parent / "workflow"
+# Importable inside under these names: the language, whose files are the same on both sides of the wall.
+LIBRARIES = {"workflow": _HERE.parent / "workflow"}
 # The isolated mode -I would do the same and would ignore PYTHONHASHSEED: equal programs must run equally.
 _FLAGS = ["-s", "-S", "-P", "-B", "-X", "utf8"]
 _ENVIRONMENT = {"PYTHONHASHSEED": "0"}
@@ -108,8 +110,9 @@ class Launch:
         return [*self.prefix, "-c", self.entry, json.dumps(self.config | {"control_fd": control_fd})]
 
 
-def launch(tier: Tier, bubblewrap: Path | None = None) -> Launch:
-    """How to start a fork server of this tier."""
+def launch(tier: Tier, bubblewrap: Path | None = None, libraries: Mapping[str, Path] | None = None) -> Launch:
+    """How to start a fork server of this tier, with further packages that runs may import."""
+    packages = LIBRARIES | dict(libraries or {})
     config: dict[str, object] = {
         "tier": tier.value,
         "preload": PRELOAD,
@@ -119,11 +122,11 @@ def launch(tier: Tier, bubblewrap: Path | None = None) -> Launch:
         "parent_dies": tier is not Tier.T1,  # in T1 bubblewrap sees to it
         "readable": [],
         "listable": [],
-        "libraries": {"workflow": str(_WORKFLOW)},
+        "libraries": {name: str(path) for name, path in packages.items()},
     }
     if tier is Tier.T1:
         assert bubblewrap is not None
-        return _jailed(bubblewrap, config)
+        return _jailed(bubblewrap, config, packages)
     python = interpreter()
     if tier is Tier.T2:
         # Installed packages may lie inside the standard library's directory: no need to read those.
@@ -133,7 +136,7 @@ def launch(tier: Tier, bubblewrap: Path | None = None) -> Launch:
     return Launch(tier, prefix, _ENTRY.format(path=str(_HERE)), config)
 
 
-def _jailed(bubblewrap: Path, config: dict[str, object]) -> Launch:
+def _jailed(bubblewrap: Path, config: dict[str, object], packages: Mapping[str, Path]) -> Launch:
     python = interpreter()
     root = os.getuid() == 0
     standard = f"/python/{sys.platlibdir}/{python.stdlib.name}"
@@ -143,13 +146,14 @@ def _jailed(bubblewrap: Path, config: dict[str, object]) -> Launch:
     words += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"] if root else ["--unshare-user"]
     words += ["--ro-bind", str(python.executable), "/python/bin/python"]
     words += ["--ro-bind", str(python.stdlib), standard]
-    for packages in python.stdlib.glob("*-packages"):
-        words += ["--tmpfs", f"{standard}/{packages.name}", "--remount-ro", f"{standard}/{packages.name}"]
+    for installed in python.stdlib.glob("*-packages"):
+        words += ["--tmpfs", f"{standard}/{installed.name}", "--remount-ro", f"{standard}/{installed.name}"]
     for library in python.libraries:
         words += ["--ro-bind", str(library), f"/python/so/{library.name}"]
         for name in _other_names(library):
             words += ["--symlink", library.name, f"/python/so/{name}"]
-    words += ["--ro-bind", str(_HERE / "inside"), "/app/inside", "--ro-bind", str(_WORKFLOW), "/app/workflow"]
+    for name, path in {"inside": _HERE / "inside", **packages}.items():
+        words += ["--ro-bind", str(path), f"/app/{name}"]
     words += ["--remount-ro", "/", "--chdir", "/"]
     for name, value in _ENVIRONMENT.items():
         words += ["--setenv", name, value]
@@ -159,7 +163,7 @@ def _jailed(bubblewrap: Path, config: dict[str, object]) -> Launch:
         "namespaces": flags,
         "landlock": kernel.landlock_version() > 0,
         "readable": ["/python"],
-        "libraries": {"workflow": "/app/workflow"},
+        "libraries": {name: f"/app/{name}" for name in packages},
     }
     prefix = (*_SHELL, str(bubblewrap), *words, "--", *start, "/python/bin/python", *_FLAGS)
     return Launch(Tier.T1, prefix, _ENTRY.format(path="/app"), config)

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 from . import selfattack
 from .conversation import Conversation
@@ -38,10 +39,10 @@ ELSEWHERE = (
 
 @dataclass(frozen=True)
 class Choice:
-    """The tier in use, how its servers start, and why no better one."""
+    """The tier in use, the bubblewrap that gives it, and why no better one."""
 
     tier: Tier
-    launch: Launch
+    bubblewrap: Path | None
     notes: tuple[str, ...]
 
 
@@ -68,7 +69,7 @@ async def _choose(allowed: tuple[Tier, ...], unisolated: bool) -> Choice:
                 return choice
     if unisolated and sys.platform == "linux":
         logger.warning("Untrusted code runs with NO isolation, as asked: it can do whatever you can do.")
-        return Choice(Tier.NONE, launch(Tier.NONE), tuple(notes))
+        return Choice(Tier.NONE, None, tuple(notes))
     raise SandboxUnavailable("This machine does not isolate untrusted code well enough. " + "; ".join(notes))
 
 
@@ -77,12 +78,11 @@ async def _try(tier: Tier, notes: list[str]) -> Choice | None:
     if not candidates:
         notes.append(f"no bubblewrap. {FIXES[tier]}")
     for bubblewrap in candidates:
-        start = launch(tier, bubblewrap)
-        holes = await attack(start)
+        holes = await attack(launch(tier, bubblewrap))
         if not holes:
             if notes:
                 logger.warning("The sandbox runs in tier %s: %s", tier, "; ".join(notes))
-            return Choice(tier, start, tuple(notes))
+            return Choice(tier, bubblewrap, tuple(notes))
         notes.append(f"{tier} does not hold: {', '.join(holes)}. {FIXES[tier]}")
     return None
 
