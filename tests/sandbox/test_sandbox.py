@@ -438,3 +438,13 @@ def test_a_reply_larger_than_a_pipe_arrives_and_an_unread_one_does_not_block(run
     assert run("import door; door.answer(len(door.ask(1)))", on_ask=big).answer == 3_000_000
     result = run("import door, time; door.transport.send(1); time.sleep(60)", on_ask=big)
     assert result.verdict is Verdict.WALL
+
+
+def test_code_that_is_kept_from_the_processor_is_not_late(run: Callable[..., Result]) -> None:
+    """A wall clock far too short for what the code computes: it goes on as long as it uses the processor."""
+    code = (
+        "import time\nt = time.process_time()\nwhile time.process_time() < t + 0.8: pass\nimport door; door.answer(1)"
+    )
+    result = run(code, limits=Limits(cpu_seconds=5, wall_seconds=0.2))
+    assert (result.verdict, result.answer) == (Verdict.OK, 1), result
+    assert run("while True: pass", limits=Limits(cpu_seconds=1, wall_seconds=0.2)).verdict is Verdict.CPU

@@ -19,6 +19,8 @@ from .types import Ask, BudgetExceeded, Infra, Limits, Result, Tier, Verdict
 _KILL_SECONDS = 10.0
 _READ_BYTES = 1 << 16
 _LIMIT_AFTER_SECONDS = 0.2
+# Of its wall-clock time, code that computes on a crowded machine gets at least this share of a processor.
+_STARVED_SHARE = 0.05
 _MAX_ANSWERS = 64
 _CORES = os.cpu_count() or 1
 QUICK_SECONDS = 0.1
@@ -50,6 +52,7 @@ class Conversation:
         self._turn_started: float | None = None
         self._turn_seconds = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self._cpu_seen = 0.0
 
     async def hold(self, job: JSON, tier: Tier) -> Result:
         """Send the code in, answer its asks, and return when the child is gone."""
@@ -111,6 +114,23 @@ class Conversation:
         return self._turn_seconds + running
 
     def _late(self) -> None:
+        """Its time is over; but code that was kept from the processor is not late through a fault of its own."""
+        turn = self._turn_started
+        self._timer = self._loop.call_later(_KILL_SECONDS, self._end_late)  # in case nobody tells
+
+        def judge_lateness(cpu_seconds: float) -> None:
+            if turn is None or self._turn_started != turn:
+                return
+            used, self._cpu_seen = cpu_seconds - self._cpu_seen, cpu_seconds
+            if used >= _STARVED_SHARE * self._limits.wall_seconds and self._timer is not None:
+                self._timer.cancel()
+                self._timer = self._loop.call_later(self._limits.wall_seconds, self._late)
+            else:
+                self._end_late()
+
+        self._child.watch(judge_lateness)
+
+    def _end_late(self) -> None:
         self._stop(Verdict.WALL, f"no sign of life for {self._limits.wall_seconds:g} s")
 
     def _stop(self, verdict: Verdict, detail: str) -> None:

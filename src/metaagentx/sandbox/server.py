@@ -9,6 +9,7 @@ import socket
 import subprocess
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from .jail import Launch
@@ -42,11 +43,18 @@ class Child:
     ended: "asyncio.Future[Ended]"
     keep_bytes: int = 0
     """How much of its output to keep; set when it gets its code."""
+    on_watched: Callable[[float], None] | None = None
+    """Hears the processor time it has used, after `watch`."""
 
     def limit_cpu(self, seconds: float) -> None:
         """Have the kernel kill it at this much processor time, rounded up to a whole second."""
         if not self.ended.done():
             self.server.request({"do": "limit", "id": self.number, "cpu": max(1, math.ceil(seconds))})
+
+    def watch(self, on_watched: Callable[[float], None]) -> None:
+        """Have the processor time it has used told."""
+        self.on_watched = on_watched
+        self.server.request({"do": "watch", "id": self.number})
 
     def finish(self) -> None:
         """It says it is done: have its output handed over without waiting until it is torn down."""
@@ -166,6 +174,11 @@ class ForkServer:
         if "hello" in message:
             self.alive = True
             self._hello.set_result(None)
+            return
+        if "used" in message:
+            watched = self._children.get(int(message["used"]))
+            if watched is not None and watched.on_watched is not None:
+                watched.on_watched(float(message["cpu"]))
             return
         failed = "failed" in message
         number = int(message["failed" if failed else "exit"])

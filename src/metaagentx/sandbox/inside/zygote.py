@@ -2,8 +2,9 @@
 
 It talks with the host over one seqpacket socket, JSON in each packet, descriptors beside it. From the host:
 {"spawn": id} with the two ends of the door; {"do": ..., "id": id} where the deed is "limit" (with "cpu": seconds),
-"finish" for a run that says it is done, or "kill". To the host: {"hello": ...} once, {"exit": id, "status": ...,
-"cpu": seconds, "memory": bytes} with the files that hold the run's output and errors, {"failed": id, "why": ...}.
+"watch", "finish" for a run that says it is done, or "kill". To the host: {"hello": ...} once, {"exit": id, "status":
+..., "cpu": seconds, "memory": bytes} with the files that hold the run's output and errors, {"used": id, "cpu": seconds}
+after a "watch", {"failed": id, "why": ...}.
 It never sees code. When the host goes, its socket ends, and the server and all of its children with it.
 """
 
@@ -135,13 +136,19 @@ class Zygote:
         if "spawn" in message:
             self._spawn(message["spawn"], fds[0], fds[1])
         elif (pid := self._pids.get(message["id"])) is not None:
-            if message["do"] == "limit":
-                kernel.limit_cpu(pid, message["cpu"])
-            else:
-                if message["do"] == "finish":
-                    self._report(pid, 0, kernel.cpu_seconds(pid), 0)
-                os.kill(pid, signal.SIGKILL)
+            self._do(message["do"], message, pid)
         return True
+
+    def _do(self, deed: str, message: dict[str, int], pid: int) -> None:
+        if deed == "limit":
+            kernel.limit_cpu(pid, message["cpu"])
+        elif deed == "watch":
+            report = {"used": message["id"], "cpu": kernel.cpu_seconds(pid)}
+            self._control.send(json.dumps(report).encode())
+        else:
+            if deed == "finish":
+                self._report(pid, 0, kernel.cpu_seconds(pid), 0)
+            os.kill(pid, signal.SIGKILL)
 
     def _spawn(self, number: int, door_in: int, door_out: int) -> None:
         out, err = os.memfd_create("stdout"), os.memfd_create("stderr")
