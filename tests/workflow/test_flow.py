@@ -36,6 +36,15 @@ def test_the_answer_of_a_fabricated_message_names_no_call() -> None:
     assert session.answer == {"kind": "boxed", "value": "42", "call": None}
 
 
+def test_a_node_that_returns_no_message_is_named() -> None:
+    class Careless(WorkflowNode):
+        def process(self, context: Context) -> Message:
+            return "text"  # type: ignore[return-value]
+
+    with use(Scripted({})), pytest.raises(WorkflowError, match="careless: process must return a Message, not str"):
+        Workflow().add_node(Careless("careless")).run("q")
+
+
 def test_a_workflow_in_a_workflow_shows_only_its_result_and_shares_the_state() -> None:
     inner = Workflow("inner").add_node(agent("A")).add_node(agent("B"), lambda context: context.get_state("go") is True)
     outer = Workflow("outer").add_node(inner).add_node(agent("C"))

@@ -7,8 +7,10 @@ from metaagentx.workflow import (
     Context,
     DebateNode,
     EnsembleNode,
+    Message,
     ReflectionNode,
     RouterNode,
+    ToolRegistry,
     Workflow,
     WorkflowError,
     WorkflowNode,
@@ -71,6 +73,23 @@ def test_the_same_agent_may_stand_several_times() -> None:
     assert prompts(session, "S") == ["q", "q", "q"]
 
 
+def test_members_do_not_see_what_another_changes() -> None:
+    class Meddler(WorkflowNode):
+        def process(self, context: Context) -> Message:
+            seen = [*context.deliveries, *context.state.values()]
+            context.add_message(Message("mine"))
+            context.set_state("key", "changed")
+            return Message(f"saw {seen}", self.name)
+
+    with use(Scripted({})):
+        result = EnsembleNode("vote", [Meddler("A"), Meddler("B"), Meddler("C")]).run("q", {"key": "given"})
+        debate = DebateNode("debate", [Meddler("A"), Meddler("B")], num_rounds=1).run("q", {"key": "given"})
+    assert result.content == debate.content == "saw ['given']"
+    with use(Scripted({"J": boxed(1)})) as session:
+        EnsembleNode("v", [Meddler("A"), Meddler("B")], "consensus", agent("J")).run("q", {"key": "given"})
+    assert prompts(session, "J")[0].count("saw ['given']") == 2
+
+
 def test_members_may_be_whole_workflows() -> None:
     pair = Workflow("pair").add_nodes(agents("A", "B"))
     with use(Scripted({"A": boxed(1), "B": boxed(2), "C": boxed(2)})) as session:
@@ -104,6 +123,14 @@ def test_reflection_prompts_can_be_replaced_and_the_critic_left_out() -> None:
     with use(Scripted({"S": [boxed(1), "INCORRECT", boxed(2)]})) as session:
         assert node.run("q").answer.value == "2"
     assert [prompt.split("\n")[-1] for prompt in prompts(session, "S")] == ["q", "Look twice.", "Again."]
+
+
+def test_what_is_asked_of_a_node_reaches_the_nodes_inside_it() -> None:
+    critics = EnsembleNode("critics", agents("A", "B"), strategy="consensus", consensus_agent=agent("Judge"))
+    node = ReflectionNode("r", agent("S"), critics, num_iterations=1, reflection_prompt="Say CORRECT or INCORRECT.")
+    with use(Scripted({"S": boxed(1), "A": "fine", "B": "bad", "Judge": "CORRECT"})) as session:
+        node.run("q")
+    assert all("Say CORRECT or INCORRECT." in prompts(session, name)[0] for name in ("A", "B", "Judge"))
 
 
 def test_debaters_see_one_another_and_the_judge_sees_the_last_round() -> None:
@@ -168,6 +195,9 @@ def test_a_routing_function_may_ask_an_agent() -> None:
         (lambda: DebateNode("d", agents("A"), num_rounds=0), "num_rounds"),
         (lambda: ReflectionNode("r", agent("A"), num_iterations=-1), "num_iterations"),
         (lambda: RouterNode("r", {}, route), "at least one agent"),
+        (lambda: RouterNode("r", agents("A"), route), "a dict of nodes"),  # type: ignore[arg-type]
+        (lambda: ToolRegistry().register("t", print, "d", ["a"]), "must be a dict"),  # type: ignore[arg-type]
+        (lambda: AgentNode(3, "p"), "must be a str"),  # type: ignore[arg-type]
     ],
 )
 def test_what_cannot_be_built_says_why(build: object, reason: str) -> None:

@@ -24,6 +24,8 @@ from metaagentx.workflow.protocol import (
 
 def test_defect_7_repeated_boxes_are_not_dropped() -> None:
     assert last_boxed(r"\boxed{5} or \boxed{7}, no: \boxed{5}") == "5"
+    assert last_boxed(r"\boxed{5} or \boxed{5}, no: \boxed{7}") == "7"
+    assert reply_answer(r"\boxed{5}, \boxed{7}, <delivery>so \boxed{5}</delivery>") == Answer("boxed", "5")
 
 
 @pytest.mark.parametrize(
@@ -239,7 +241,7 @@ def test_what_is_boxed_or_delivered_is_read_back(value: str) -> None:
      "<solution>x</solution>", "not correct ", "`", " ", "</think>", "<tool_call>[</tool_call>\n```py\nx\n```\n"],
 )  # fmt: skip
 def test_hostile_texts_take_linear_time(unit: str) -> None:
-    text = unit * (300_000 // len(unit))
+    text = unit * (150_000 // len(unit))
     start = time.process_time()
     for reader in READERS:
         reader(text)

@@ -1,4 +1,5 @@
 import asyncio
+import json
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -37,6 +38,7 @@ class Recorder:
 
     def send(self, body: dict[str, JSON]) -> int:
         self._next += 1
+        body = json.loads(json.dumps(body))
         self.events.append("send")
         self.pending[self._next] = body
         return self._next

@@ -1,9 +1,11 @@
+import sys
 from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import metaagentx.workflow
 from metaagentx.workflow import AgentNode, Ask, EnsembleNode, ReflectionNode, Workflow, WorkflowNode, use
 from metaagentx.workflow.outline import structure_of
 from metaagentx.workflow.structure import classify
@@ -56,7 +58,7 @@ def test_what_cannot_be_counted_is_said_to_be_unknown(tail: str) -> None:
     "tail",
     [
         "if question:\n    w.add_node(AgentNode('B', 'p'))\nw.run(question)",
-        "t = ToolRegistry()\nt.register_python()\nw.add_node(AgentNode('B', 'p', t, max_turns=len(question)))\nw.run(question)",
+        "t = ToolRegistry()\nt.register_python()\nw.add_node(AgentNode('B', 'p', t, len(question)))\nw.run(question)",
         "pass",
     ],
 )
@@ -72,15 +74,20 @@ HOSTILE = [
     "\0",
     "\ud800",
     "9" * 10000,
-    HEAD + "a = [AgentNode('A', 'p')]\n" + "a = [EnsembleNode('e', a * 100)]\n" * 40 + "Workflow().add_node(a[0]).run(question)",
+    HEAD + "a = [AgentNode('A', 'p')]\n" + "a = [EnsembleNode('e', a * 100)]\n" * 40 + "a[0].run(question)",
     HEAD + "r = AgentNode('A', 'p')\n" + "r = ReflectionNode('r', r, r)\n" * 60 + "r.run('q')",
     HEAD + "w = Workflow()\nw.add_node(w)\nw.run(question)",
     HEAD + "def f():\n    return f()\nf()",
-    HEAD + "for i in range(10**9):\n    pass\nfor a in range(200):\n  for b in range(200):\n    for c in range(200):\n      AgentNode('A', 'p')",
+    HEAD + "for i in range(10**9):\n pass",
+    HEAD + "for a in range(200):\n for b in range(200):\n  for c in range(200):\n   AgentNode('A', 'p')",
     "s = 'a' * 10**9\ns = f'{1:>1000000000}'\nx = 2 ** 10**9\nt = [0] * 10**9",
     "x = 'ab'\n" + "x = x + x\n" * 100,
     "x = [1]\n" + "x = x + x\n" * 100,
-    "x = []\n" + "x.append(x)\n" * 10 + "for a in x:\n  for b in a:\n    for c in b:\n      for d in c:\n        for e in d:\n          pass",
+    "x = []\n" + "x.append(x)\n" * 10 + "for a in x:\n for b in a:\n  for c in b:\n   for d in c:\n    d = d",
+    "x = 'ab'\n" + "x = f'{x}{x}'\n" * 100,
+    "x = 'ab'\n" + "x = ''.join([x, x])\n" * 100,
+    "x = []\ny = []\n" + "x = [x, x]\ny = [y, y]\n" * 50 + "x == y\n{a: a for a in x}\n[f'{x}']",
+    HEAD + "RouterNode('r', [], 3)\nEnsembleNode('e', 3, weights='ab')\nAgentGraph().add_edge([], {})\nToolRegistry(3)",
 ]  # fmt: skip
 
 
@@ -90,16 +97,47 @@ def test_no_script_troubles_the_readers(script: str) -> None:
     validate(script, Limits(characters=10**6))
 
 
+STATEMENTS = """\
+from workflow import *
+w = Workflow()
+a = AgentNode('A', 'p')
+w.add_node(a)
+w.run(question)
+a = [a] * 2
+for x in a:
+    w.add_node(x)
+if a:
+    a = a[0]
+def f(x, *y, z=3, **k):
+    return x
+f(a, *a, **a)
+a, b = b, a
+w += 1
+while w:
+try:
+except Exception:
+lambda: f(a)
+{a: a for a in a}
+EnsembleNode(agents=a)
+[*a, *w]
+w.add_node(w)
+del a
+class A(Workflow):
+with w as a:
+    yield
+async def g():
+return a
+(
+match a:
+    case 1:
+        pass
+x = [y := 3]
+AgentGraph().add_node('a', a).add_edge('a', 'b')
+""".splitlines()
+
+
 @settings(max_examples=150, deadline=None)
-@given(
-    st.lists(
-        st.sampled_from(
-            ["from workflow import *", "w = Workflow()", "a = AgentNode('A', 'p')", "w.add_node(a)", "w.run(question)", "a = [a] * 2", "for x in a:", "    w.add_node(x)", "if a:", "    a = a[0]", "def f(x, *y, z=3, **k):", "    return x", "f(a, *a, **a)", "a, b = b, a", "w += 1", "while w:", "try:", "except Exception:", "lambda: f(a)", "{a: a for a in a}", "EnsembleNode(agents=a)", "[*a, *w]", "w.add_node(w)", "del a", "class A(Workflow):", "with w as a:", "    yield", "async def g():", "return a", "(", "match a:", "    case 1:", "        pass", "x = [y := 3]", "AgentGraph().add_node('a', a).add_edge('a', 'b')"]
-        ),
-        max_size=12,
-    ).map("\n".join)
-    | st.text(max_size=60)
-)
+@given(st.lists(st.sampled_from(STATEMENTS), max_size=12).map("\n".join) | st.text(max_size=60))
 def test_any_text_can_be_classified_and_validated(script: str) -> None:
     classify(script)
     validate(script)
@@ -222,10 +260,6 @@ def test_no_accepted_script_escapes_its_call_budget(seed: int, stubborn: str | N
 
 
 def run_text(patch: pytest.MonkeyPatch, script: str) -> dict[str, object]:
-    import sys
-
-    import metaagentx.workflow
-
     patch.setitem(sys.modules, "workflow", metaagentx.workflow)
     patch.setitem(sys.modules, "workflow.nodes", metaagentx.workflow.nodes)
     variables: dict[str, object] = {"question": "q"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from .messages import Context, Message, WorkflowError
-from .node import WorkflowNode, checked_count
+from .node import OutlineOf, WorkflowNode, checked_count
 from .outline import AgentInfo, Outline, agent_outline
 from .protocol import INSTRUCTION, ToolUse, pending_tool_uses
 from .runtime import ask_model
@@ -49,7 +49,7 @@ class AgentNode(WorkflowNode):
             chat += [{"role": "assistant", "content": text}, {"role": "user", "content": output + note}]
         return Message.from_reply(self.name, text, call, prompt=system)
 
-    def outline(self) -> Outline:
+    def _outline(self, outline_of: OutlineOf) -> Outline:
         return agent_outline(
             AgentInfo(self.name, self.system_prompt, self.max_turns, tuple(self.tool_registry.list_tools()))
         )

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from . import runtime
 from .messages import Context, Message, WorkflowError
-from .node import WorkflowNode, ask, checked_count, checked_node, outlines
+from .node import OutlineOf, WorkflowNode, ask, checked_count, checked_node
 from .outline import Outline, sequence_outline
 
 Condition: TypeAlias = "Callable[[Context], bool]"
@@ -49,8 +49,8 @@ class Workflow(Flow):
         await self._once(inner)
         return self._result(inner)
 
-    def outline(self) -> Outline:
-        parts = outlines(node for node, _ in self._steps)
+    def _outline(self, outline_of: OutlineOf) -> Outline:
+        parts = [outline_of(node) for node, _ in self._steps]
         return sequence_outline(self.name, parts, [condition is not None for _, condition in self._steps])
 
     async def _once(self, context: Context) -> None:
@@ -93,7 +93,7 @@ class LoopWorkflow(Workflow):
                 break
         return self._result(inner)
 
-    def outline(self) -> Outline:
-        parts = outlines(node for node, _ in self._steps)
+    def _outline(self, outline_of: OutlineOf) -> Outline:
+        parts = [outline_of(node) for node, _ in self._steps]
         optional = [condition is not None for _, condition in self._steps]
         return sequence_outline(self.name, parts, optional, self.max_iterations, "loop")

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from .flow import Condition, Flow
 from .messages import Context, Message, WorkflowError
-from .node import WorkflowNode, ask, checked_count, checked_node, outlines
+from .node import OutlineOf, WorkflowNode, ask, checked_count, checked_node
 from .outline import Edge, Outline, largest, links, times, total, unique
 from .runtime import gather
 
@@ -102,8 +102,8 @@ class AgentGraph(Flow):
             context.state.update(changed)
         return messages
 
-    def outline(self) -> Outline:
-        parts = dict(zip(self._nodes, outlines(self._nodes.values()), strict=True))
+    def _outline(self, outline_of: OutlineOf) -> Outline:
+        parts = {name: outline_of(node) for name, node in self._nodes.items()}
         edges: list[Edge] = [edge for part in parts.values() for edge in part.edges]
         targets = {name: self._targets(name) for name in parts}
         for name, part in parts.items():

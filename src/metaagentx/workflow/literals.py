@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from typing import Any
 
 MAX_ITEMS = 200
@@ -61,6 +62,13 @@ def combine(operator: ast.operator, left: Any, right: Any) -> Any:
     return UNKNOWN
 
 
+def joined(separator: str, items: Sequence[object]) -> object:
+    """`separator.join(items)`."""
+    texts = [item for item in items if isinstance(item, str)]
+    size = sum(len(text) + len(separator) for text in texts)
+    return separator.join(texts) if len(texts) == len(items) and size <= MAX_TEXT else UNKNOWN
+
+
 def method_value(target: Any, method: str, arguments: list[Any]) -> object:
     """A call of a method of a list, dict or str."""
     match target, method, arguments:
@@ -77,7 +85,6 @@ def method_value(target: Any, method: str, arguments: list[Any]) -> object:
             return target.get(key, UNKNOWN)
         case str(), "strip", []:
             return target.strip()
-        case str(), "join", [list() | tuple() as items] if all(isinstance(item, str) for item in items):
-            size = sum(len(item) + len(target) for item in items)
-            return target.join(items) if size <= MAX_TEXT else UNKNOWN
+        case str(), "join", [list() | tuple() as items]:
+            return joined(target, items)
     return UNKNOWN

@@ -79,8 +79,9 @@ class Context:
         self.state[key] = value
 
     def view(self, extra: Iterable[Message] = (), request: str = "") -> Context:
-        """The context of a step inside a node: more messages, a request of its own, the same state."""
-        return Context(self.question, [*self.messages, *extra], self.state, request or self.request)
+        """The context of a step inside a node: more messages, what more is asked of it, the same state."""
+        asked = "\n\n".join(part for part in (self.request, request) if part)
+        return Context(self.question, [*self.messages, *extra], self.state, asked)
 
     def fork(self) -> Context:
         """The context of one of several concurrent branches: what it changes, the others do not see."""

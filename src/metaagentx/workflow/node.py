@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TypeAlias
 
 from .messages import Context, Message, WorkflowError
 from .outline import Outline
@@ -18,6 +19,8 @@ class WorkflowNode:
     name: str
 
     def __init__(self, name: str) -> None:
+        if not isinstance(name, str):
+            raise WorkflowError(f"the name of a {type(self).__name__} must be a str, not {type(name).__name__}")
         self.name = name
 
     def process(self, context: Context) -> Message | Awaitable[Message]:
@@ -31,20 +34,29 @@ class WorkflowNode:
         return drive(ask(self, Context(question, state=dict(initial_state or {}))))
 
     def outline(self) -> Outline:
-        """What this node consists of and how many model calls it can make; of a node of your own, nothing is known."""
+        """What this node consists of and how many model calls it can make."""
+        known: dict[int, Outline] = {}
+
+        def outline_of(node: WorkflowNode) -> Outline:
+            # A node may stand in many places: each is looked at once.
+            if id(node) not in known:
+                known[id(node)] = node._outline(outline_of)
+            return known[id(node)]
+
+        return outline_of(self)
+
+    def _outline(self, outline_of: Callable[[WorkflowNode], Outline]) -> Outline:
+        """The outline from those of the parts; of a node that a script makes itself, nothing is known."""
         return Outline("custom", self.name, None)
 
 
-def outlines(nodes: Iterable[WorkflowNode]) -> list[Outline]:
-    """The outline of each node; of one that stands several times, the same outline."""
-    known: dict[int, Outline] = {}
-    return [known[id(n)] if id(n) in known else known.setdefault(id(n), n.outline()) for n in nodes]
+OutlineOf: TypeAlias = Callable[[WorkflowNode], Outline]
 
 
 async def ask(node: WorkflowNode, context: Context) -> Message:
     """A node's message for a context, from within another node."""
     result = node.process(context)
-    message = result if isinstance(result, Message) else await result
+    message = await result if isinstance(result, Awaitable) else result
     if not isinstance(message, Message):
         raise WorkflowError(f"{node.name}: process must return a Message, not {type(message).__name__}")
     return message

@@ -8,7 +8,7 @@ from typing import Literal
 
 from .agent import AgentNode
 from .messages import Context, Message, WorkflowError
-from .node import WorkflowNode, ask, checked_count, checked_node, checked_nodes, outlines
+from .node import OutlineOf, WorkflowNode, ask, checked_count, checked_node, checked_nodes
 from .outline import Outline, judged_outline, largest, parallel_outline, reflection_outline, unique
 from .runtime import gather
 from .voting import vote
@@ -71,11 +71,11 @@ class EnsembleNode(WorkflowNode):
         assert self.consensus_agent is not None
         return await ask(self.consensus_agent, context.view(messages, JUDGE_REQUEST))
 
-    def outline(self) -> Outline:
-        judges = [] if self.consensus_agent is None else [self.consensus_agent]
-        parts = outlines([*self.agents, *judges])
-        members = parallel_outline("ensemble", self.name, parts[: len(self.agents)])
-        return judged_outline(members, parts[-1], always=self.strategy == "consensus") if judges else members
+    def _outline(self, outline_of: OutlineOf) -> Outline:
+        members = parallel_outline("ensemble", self.name, [outline_of(agent) for agent in self.agents])
+        if self.consensus_agent is None:
+            return members
+        return judged_outline(members, outline_of(self.consensus_agent), always=self.strategy == "consensus")
 
 
 class ReflectionNode(WorkflowNode):
@@ -110,9 +110,9 @@ class ReflectionNode(WorkflowNode):
             result = await ask(self.agent, context.view([result, critique], self.refinement_prompt))
         return result
 
-    def outline(self) -> Outline:
-        agent, critic = outlines([self.agent, self.critic_agent or self.agent])
-        return reflection_outline(self.name, agent, critic if self.critic_agent else None, self.num_iterations)
+    def _outline(self, outline_of: OutlineOf) -> Outline:
+        critic = outline_of(self.critic_agent) if self.critic_agent else None
+        return reflection_outline(self.name, outline_of(self.agent), critic, self.num_iterations)
 
 
 class DebateNode(WorkflowNode):
@@ -138,10 +138,10 @@ class DebateNode(WorkflowNode):
         winner, _ = await vote(context.question, answers, [1.0] * len(answers))
         return winner
 
-    def outline(self) -> Outline:
-        parts = outlines([*self.debaters, *([self.judge] if self.judge else [])])
-        debate = parallel_outline("debate", self.name, parts[: len(self.debaters)], self.num_rounds)
-        return judged_outline(debate, parts[-1], always=True) if self.judge else debate
+    def _outline(self, outline_of: OutlineOf) -> Outline:
+        debaters = [outline_of(debater) for debater in self.debaters]
+        debate = parallel_outline("debate", self.name, debaters, self.num_rounds)
+        return judged_outline(debate, outline_of(self.judge), always=True) if self.judge else debate
 
 
 class RouterNode(WorkflowNode):
@@ -155,6 +155,10 @@ class RouterNode(WorkflowNode):
         default_route: str = "default",
     ) -> None:
         super().__init__(name)
+        if not isinstance(routes, Mapping) or not callable(routing_func):
+            raise WorkflowError(
+                f"{name} needs routes, a dict of nodes, and a routing_func that returns one of its keys"
+            )
         checked_nodes(name, routes.values())
         self.routes = dict(routes)
         self.routing_func = routing_func
@@ -170,8 +174,8 @@ class RouterNode(WorkflowNode):
             )
         return await ask(self.routes[route], context.view())
 
-    def outline(self) -> Outline:
-        parts = outlines(self.routes.values())
+    def _outline(self, outline_of: OutlineOf) -> Outline:
+        parts = [outline_of(node) for node in self.routes.values()]
         routed = parallel_outline("router", self.name, parts)
         return Outline("router", self.name, largest([part.calls for part in parts]), tuple(parts), routed.entries,
                        unique(routed.exits), routed.edges)  # fmt: skip

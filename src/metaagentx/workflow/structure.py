@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 from .agent import AgentNode
 from .flow import ConditionalWorkflow, LoopWorkflow, Workflow
 from .graph import END, AgentGraph
-from .literals import BUILTINS, MAX_ITEMS, UNKNOWN, Unknown, builtin, combine, is_unknown, lookup, method_value
+from .literals import BUILTINS, MAX_ITEMS, UNKNOWN, Unknown, builtin, combine, is_unknown, joined, lookup, method_value
 from .messages import WorkflowError
 from .node import WorkflowNode
 from .nodes import DebateNode, EnsembleNode, ReflectionNode, RouterNode
@@ -214,8 +214,7 @@ class _Reader:
                 pairs = [(self.value(k, scope), self.value(v, scope)) for k, v in zip(keys, values, strict=True) if k]
                 return {k: v for k, v in pairs if isinstance(k, str | int)}
             case ast.JoinedStr(values=parts):
-                texts = [self._formatted(part, scope) for part in parts]
-                return UNKNOWN if None in texts else "".join(text or "" for text in texts)
+                return joined("", [self._formatted(part, scope) for part in parts])
             case ast.ListComp() | ast.GeneratorExp() | ast.DictComp():
                 return self._comprehension(expression, scope)
             case ast.BinOp(left=left, op=operator, right=right):
@@ -226,7 +225,8 @@ class _Reader:
                 return self._call(expression, scope)
             case ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]):
                 sides = self.value(left, scope), self.value(right, scope)
-                return UNKNOWN if any(map(is_unknown, sides)) else sides[0] == sides[1]
+                plain = all(isinstance(side, str | int | float) for side in sides)
+                return sides[0] == sides[1] if plain else UNKNOWN
             case ast.Subscript(value=container, slice=key):
                 return lookup(self.value(container, scope), self.value(key, scope))
             case ast.Attribute(value=ast.Name(id=name), attr=attribute) if scope.get(name) is CONSTRUCTORS:
@@ -246,14 +246,14 @@ class _Reader:
                 items.append(self.value(element, scope))
         return items
 
-    def _formatted(self, part: ast.expr, scope: Scope) -> str | None:
+    def _formatted(self, part: ast.expr, scope: Scope) -> object:
         match part:
             case ast.Constant(value=str(text)):
                 return text
             case ast.FormattedValue(value=value, conversion=-1, format_spec=None):
                 known = self.value(value, scope)
-                return str(known) if isinstance(known, str | int | float) else None
-        return None
+                return str(known) if isinstance(known, str | int | float) else UNKNOWN
+        return UNKNOWN
 
     def _comprehension(self, expression: ast.ListComp | ast.GeneratorExp | ast.DictComp, scope: Scope) -> object:
         inner = dict(scope)
@@ -263,7 +263,8 @@ class _Reader:
         def collect(generators: Sequence[ast.comprehension]) -> None:
             if not generators:
                 if isinstance(expression, ast.DictComp):
-                    pairs[str(self.value(expression.key, inner))] = self.value(expression.value, inner)
+                    key = self.value(expression.key, inner)
+                    pairs[key if isinstance(key, str | int) else "?"] = self.value(expression.value, inner)
                 else:
                     items.append(self.value(expression.elt, inner))
                 return
@@ -331,7 +332,7 @@ class _Reader:
                 bound.arguments[name] = self._known(name, value)
             bound.arguments = {k: v for k, v in bound.arguments.items() if v is not UNKNOWN}
             return function(*bound.args, **bound.kwargs)
-        except (TypeError, ValueError, WorkflowError):
+        except (TypeError, ValueError, AttributeError, WorkflowError):
             self.exact = False
             return UNKNOWN
 

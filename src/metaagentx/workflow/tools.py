@@ -52,6 +52,10 @@ class ToolRegistry:
         """
         if not isinstance(name, str) or not name or not callable(func):
             raise WorkflowError("register needs the tool's name and a function")
+        if parameters is not None and not isinstance(parameters, Mapping):
+            raise WorkflowError(
+                f"{name}: parameters must be a dict, a JSON schema or one description for each argument"
+            )
         described = _signature(func) if parameters is None else parameters
         self._tools[name] = Tool(name, func, description or inspect.cleandoc(func.__doc__ or ""), described)
 

@@ -198,7 +198,8 @@ def _check_whole(tree: ast.Module, ours: dict[str, str]) -> Iterator[Problem]:
     """The script has to build a workflow of ours and run it."""
     built: ast.Call | None = None
     runs = False
-    subclasses = {c.name for c in ast.walk(tree) if isinstance(c, ast.ClassDef) and c.bases}
+    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    subclasses = {c.name for c in classes if any(ours.get(_name(base)) in FLOWS for base in c.bases)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             name = _name(node.func)
