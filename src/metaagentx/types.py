@@ -66,6 +66,8 @@ class CodeTests:
     """Source that a completion continues, put before a solution that does not define the entry point itself."""
     cpu_seconds: float = 4.0
     """For each test."""
+    wrapped_outputs: bool = False
+    """Expected values may stand inside a one-element list (APPS writes some so): then either form is right."""
     special_judge: bool = False
     """More than one output is right, which a comparison cannot see: leave such tasks out of training."""
 

@@ -10,7 +10,9 @@ import signal
 import time
 from collections import deque
 from dataclasses import replace
+from functools import partial
 
+from . import memory
 from .frames import JSON, BadFrame, Decoder, encode
 from .inside.child import EXIT_MEMORY
 from .server import Child, Ended
@@ -19,6 +21,7 @@ from .types import Ask, BudgetExceeded, Infra, Limits, Result, Tier, Verdict
 _KILL_SECONDS = 10.0
 _READ_BYTES = 1 << 16
 _LIMIT_AFTER_SECONDS = 0.2
+_TICK_SECONDS = 0.25
 # Of its wall-clock time, code that computes on a crowded machine gets at least this share of a processor.
 _STARVED_SHARE = 0.05
 _MAX_ANSWERS = 64
@@ -41,6 +44,7 @@ class Conversation:
         self._verdict: tuple[Verdict, str] | None = None
         self._error: BaseException | None = None
         self._locked_down = False
+        self._over = False
         self._answer: JSON = None
         self._answers = 0
         self._done: Ended | None = None
@@ -51,8 +55,9 @@ class Conversation:
         self._door_bytes = 0
         self._turn_started: float | None = None
         self._turn_seconds = 0.0
-        self._timer: asyncio.TimerHandle | None = None
-        self._cpu_seen = 0.0
+        self._window_started = 0.0
+        self._window_cpu = 0.0
+        self._turn_cpu_base: float | None = None
 
     async def hold(self, job: JSON, tier: Tier) -> Result:
         """Send the code in, answer its asks, and return when the child is gone."""
@@ -66,6 +71,7 @@ class Conversation:
             ended = await child.ended
             self._drain()
         finally:
+            self._over = True
             limit.cancel()
             self._end_turn()
             for handler in self._handlers:
@@ -96,8 +102,9 @@ class Conversation:
         if self._owed or self._child.ended.done():
             self._turns.release()
         else:
-            self._turn_started = time.perf_counter()
-            self._timer = self._loop.call_later(self._limits.wall_seconds, self._late)
+            self._turn_started = self._window_started = time.perf_counter()
+            self._turn_cpu_base = None
+            self._tick_after(_TICK_SECONDS)
         self._write(data)
 
     def _end_turn(self) -> None:
@@ -106,32 +113,38 @@ class Conversation:
         self._turn_seconds += time.perf_counter() - self._turn_started
         self._turn_started = None
         self._turns.release()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
 
     def _turn_seconds_so_far(self) -> float:
         running = 0.0 if self._turn_started is None else time.perf_counter() - self._turn_started
         return self._turn_seconds + running
 
-    def _late(self) -> None:
-        """Its time is over; but code that was kept from the processor is not late through a fault of its own."""
-        turn = self._turn_started
-        self._timer = self._loop.call_later(_KILL_SECONDS, self._end_late)  # in case nobody tells
+    def _tick_after(self, seconds: float) -> None:
+        wall_left = self._window_started + self._limits.wall_seconds - time.perf_counter()
+        self._timer = self._loop.call_later(max(0.0, min(seconds, wall_left)), self._tick)
 
-        def judge_lateness(cpu_seconds: float) -> None:
-            if turn is None or self._turn_started != turn:
-                return
-            used, self._cpu_seen = cpu_seconds - self._cpu_seen, cpu_seconds
-            if used >= _STARVED_SHARE * self._limits.wall_seconds and self._timer is not None:
-                self._timer.cancel()
-                self._timer = self._loop.call_later(self._limits.wall_seconds, self._late)
-            else:
-                self._end_late()
+    def _tick(self) -> None:
+        """A turn takes its time: look what the code does with it."""
+        self._timer = self._loop.call_later(_KILL_SECONDS, self._stop, Verdict.WALL, "the fork server does not answer")
+        self._child.watch(partial(self._judge_turn, self._turn_started))
 
-        self._child.watch(judge_lateness)
-
-    def _end_late(self) -> None:
-        self._stop(Verdict.WALL, f"no sign of life for {self._limits.wall_seconds:g} s")
+    def _judge_turn(self, turn: float | None, cpu_seconds: float) -> None:
+        if turn is None or turn != self._turn_started:
+            return  # it ended meanwhile
+        self._timer.cancel()
+        now, limits = time.perf_counter(), self._limits
+        if self._turn_cpu_base is None:
+            self._turn_cpu_base = self._window_cpu = max(0.0, cpu_seconds - (now - turn))
+        if limits.turn_cpu_seconds is not None and cpu_seconds - self._turn_cpu_base > limits.turn_cpu_seconds:
+            self._stop(Verdict.CPU, f"more than {limits.turn_cpu_seconds:g} s of processor time at a stretch")
+        elif now < self._window_started + limits.wall_seconds:
+            self._tick_after(_TICK_SECONDS)
+        elif cpu_seconds - self._window_cpu >= _STARVED_SHARE * limits.wall_seconds:
+            # It computes, on a crowded machine: late, but not through a fault of its own.
+            self._window_started, self._window_cpu = now, cpu_seconds
+            self._tick_after(_TICK_SECONDS)
+        else:
+            self._stop(Verdict.WALL, f"no sign of life for {limits.wall_seconds:g} s")
 
     def _stop(self, verdict: Verdict, detail: str) -> None:
         """Kill the child for this reason; the first reason counts."""
@@ -147,6 +160,8 @@ class Conversation:
     # --- the door
 
     def _write(self, data: bytes) -> None:
+        if self._over:  # a handler that would not be cancelled; the descriptor may be another run's by now
+            return
         self._outbox.append(memoryview(data))
         self._flush()
 
@@ -182,10 +197,11 @@ class Conversation:
             self._stop(Verdict.BUDGET, f"more than {self._limits.door_bytes} bytes through the door")
             return True
         try:
-            for frame in self._decoder.feed(data):
+            for frame in self._decoder.frames(data):
                 self._handle(frame)
         except BadFrame as error:
             self._stop(Verdict.PROTOCOL, str(error))
+            self._verdict = self._verdict or (Verdict.PROTOCOL, str(error))  # also when the news of its end was faster
         return True
 
     def _drain(self) -> None:
@@ -328,7 +344,10 @@ def _judge_signal(number: int, ended: Ended, limits: Limits) -> tuple[Verdict, s
     # The kernel kills at the limit by its own coarse count of ticks, which may be ahead of the exact one.
     if ended.cpu_seconds >= 0.8 * limits.cpu_seconds:
         return Verdict.CPU, f"killed at its limit of {limits.cpu_seconds:g} s of processor time"
-    # Code in here cannot kill, itself included: it was the kernel, out of memory.
+    # Code in here cannot kill, itself included. But it can be on the processor at every tick and sleep in between, and
+    # be killed at its limit by that count. The machine's fault it is only when the kernel says that it was short.
+    if not memory.was_short():
+        return Verdict.CPU, f"killed at its limit of {limits.cpu_seconds:g} s of processor time, counted in ticks"
     return Verdict.INFRA, "killed from outside, probably because the machine was out of memory"
 
 

@@ -9,6 +9,7 @@ import json
 import math
 import re
 import struct
+from collections.abc import Iterator
 from typing import Any, NoReturn, TypeAlias
 
 JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
@@ -19,7 +20,7 @@ _HEADER = struct.Struct(">I")
 # Possessive, and the closing quote is optional: one pass whatever comes, where backtracking would be quadratic.
 _STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _BRACKET = re.compile(r"[\[\]{}]")
-_DIGITS = re.compile(rf"[0-9]{{{MAX_DIGITS + 1}}}")
+_DIGITS = re.compile(rf"(?<![0-9])[0-9]{{{MAX_DIGITS + 1}}}")  # tried once per number, not once per digit
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -104,16 +105,17 @@ class Decoder:
 
     def feed(self, data: bytes) -> list[JSON]:
         """The values of all frames completed by these bytes."""
+        return list(self.frames(data))
+
+    def frames(self, data: bytes) -> Iterator[JSON]:
+        """The values of all frames completed by these bytes, one by one: those before a bad one count."""
         self._buffer += data
-        values: list[JSON] = []
-        start = 0
-        while len(self._buffer) - start >= 4:
-            (size,) = _HEADER.unpack_from(self._buffer, start)
+        while len(self._buffer) >= 4:
+            (size,) = _HEADER.unpack_from(self._buffer)
             if size > self._max:
                 raise BadFrame(f"a frame of {size} bytes; at most {self._max} are allowed")
-            if len(self._buffer) - start - 4 < size:
-                break
-            values.append(decode(bytes(self._buffer[start + 4 : start + 4 + size])))
-            start += 4 + size
-        del self._buffer[:start]
-        return values
+            if len(self._buffer) - 4 < size:
+                return
+            frame = bytes(self._buffer[4 : 4 + size])
+            del self._buffer[: 4 + size]
+            yield decode(frame)

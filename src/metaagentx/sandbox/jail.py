@@ -144,6 +144,9 @@ def _jailed(bubblewrap: Path, config: dict[str, object], packages: Mapping[str, 
     words += ["--die-with-parent", "--new-session", "--clearenv", "--cap-drop", "ALL"]
     # Root makes the jail with its own rights and the server leaves them; anybody else needs a user namespace for it.
     words += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"] if root else ["--unshare-user"]
+    # Made by name, or bubblewrap would make them for itself alone, and the server's user could import nothing later.
+    for directory in ("/python", "/python/bin", f"/python/{sys.platlibdir}", "/python/so", "/app"):
+        words += ["--dir", directory]
     words += ["--ro-bind", str(python.executable), "/python/bin/python"]
     words += ["--ro-bind", str(python.stdlib), standard]
     for installed in python.stdlib.glob("*-packages"):

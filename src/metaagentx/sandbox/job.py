@@ -51,7 +51,7 @@ class Programs:
             return {"error": "a program is asked for with code, stdin and timeout"}
         if self._cpu_left <= 0:
             raise BudgetExceeded(f"its programs used all of its {self._limits.cpu_seconds:g} s of processor time")
-        seconds = min(max(float(seconds), 0.1), self._limits.wall_seconds)
+        seconds = float(min(max(seconds, 0.1), self._limits.wall_seconds))  # an integer may be too large for a float
         limits = replace(
             self._limits,
             cpu_seconds=min(self._cpu_left, seconds),

@@ -26,6 +26,24 @@ def reserve_bytes() -> int:
     return max(_RESERVE_BYTES, int(_RESERVE_SHARE * total_bytes()))
 
 
+def _kills() -> int:
+    """How many processes the kernel has killed so far because memory ran out, here or in some container."""
+    path = Path("/proc/vmstat")
+    text = path.read_text() if path.is_file() else ""
+    return int(text.partition("\noom_kill ")[2].partition("\n")[0] or 0)
+
+
+_kills_explained = _kills()
+
+
+def was_short() -> bool:
+    """Whether the kernel has killed for memory; each of its kills explains the end of one run."""
+    global _kills_explained
+    short = _kills() > _kills_explained
+    _kills_explained += short
+    return short
+
+
 def _meminfo() -> dict[str, int]:
     lines = Path("/proc/meminfo").read_text().splitlines()
     return {line.partition(":")[0]: int(line.split()[1]) * 1024 for line in lines if line.startswith("Mem")}

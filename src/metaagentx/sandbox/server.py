@@ -117,6 +117,8 @@ class ForkServer:
         """Have a child made; its door is open at once, whoever writes first."""
         host_read, child_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         child_read, host_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        for fd in (host_read, host_write):
+            os.fchmod(fd, 0)  # or a run that sees /proc (T2) opens the host's end there and takes back what it said
         os.set_blocking(child_write, True)
         os.set_blocking(child_read, True)
         child = Child(number, self, host_read, host_write, self._loop.create_future())

@@ -54,6 +54,8 @@ class Limits:
     """Processor time in all. Decides the verdict; the run is killed at the next whole second."""
     wall_seconds: float = 30.0
     """Time for one turn: from the code or a reply going in until the next ask or the end comes out."""
+    turn_cpu_seconds: float | None = None
+    """Processor time for one turn, looked at four times a second; None: only the sum counts."""
     memory_bytes: int = 512 << 20
     output_bytes: int = 1 << 20
     """For standard output and standard error each."""

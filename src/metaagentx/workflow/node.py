@@ -25,7 +25,7 @@ class WorkflowNode:
 
     def process(self, context: Context) -> Message | Awaitable[Message]:
         """Do this node's work; leave the context as it is."""
-        raise NotImplementedError(f"{type(self).__name__} has no process method")
+        raise WorkflowError(f"{type(self).__name__} has no process method")
 
     def run(self, question: str, initial_state: Mapping[str, object] | None = None) -> Message:
         """Run this node alone on a question and return its message."""

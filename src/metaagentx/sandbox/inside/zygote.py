@@ -9,6 +9,7 @@ It never sees code. When the host goes, its socket ends, and the server and all 
 """
 
 import array
+import builtins
 import gc
 import importlib
 import importlib.util
@@ -47,6 +48,7 @@ def preload(modules: list[str], libraries: dict[str, str]) -> None:
     sys.modules["door"] = door
     for name in modules:
         importlib.import_module(name)
+    builtins.__dict__.update(exit=sys.exit, quit=sys.exit)  # as every interpreter has them that is not ours
     # Our stand-in comes last: modules above may hold the real one, which without fork and exec is harmless.
     sys.modules["subprocess"] = processes
     for name, directory in libraries.items():
@@ -82,6 +84,9 @@ def confine(config: "dict[str, door.JSON]") -> None:
         kernel.landlock_read_only(readable, listable)
     for fd in (*readable, *listable):
         os.close(fd)
+    if config["tier"] != "none":
+        # Its descriptors lead to the output of every run: not to be opened by way of /proc, where there is one.
+        kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
 
 
 def _strings(value: "door.JSON") -> list[str]:

@@ -1,0 +1,253 @@
+"""Code grading on published tasks: references pass, known bugs fail, equal programs get equal grades."""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metaagentx.rewards.code import STOP_AFTER_FAILURES, CodeGrader
+from metaagentx.types import AssertTest, CodeTests, FunctionTest, Grade, StdinTest
+
+DATA = Path(__file__).parent.parent / "data"
+
+
+def rows(name: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (DATA / name).read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def grader(runner: asyncio.Runner) -> Iterator[CodeGrader]:
+    grader = CodeGrader()
+    runner.run(grader.__aenter__())
+    yield grader
+    runner.run(grader.__aexit__(None, None, None))
+
+
+@pytest.fixture
+def grade(runner: asyncio.Runner, grader: CodeGrader) -> Callable[..., Grade]:
+    def grade(source: str, tests: CodeTests, full: bool = True) -> Grade:
+        return runner.run(grader.grade(source, tests, full))
+
+    return grade
+
+
+def grade_all(runner: asyncio.Runner, grader: CodeGrader, work: list[tuple[str, CodeTests]]) -> list[Grade]:
+    async def everything() -> list[Grade]:
+        return await asyncio.gather(*(grader.grade(source, tests) for source, tests in work))
+
+    return runner.run(everything())
+
+
+def humaneval(row: dict[str, Any]) -> CodeTests:
+    test = AssertTest(f"{row['test']}\ncheck({row['entry_point']})")
+    return CodeTests((test,), entry_point=row["entry_point"], prompt=row["prompt"])
+
+
+def test_every_humaneval_reference_passes(runner: asyncio.Runner, grader: CodeGrader) -> None:
+    data = rows("humaneval_164.jsonl")
+    grades = grade_all(runner, grader, [(row["canonical_solution"], humaneval(row)) for row in data])
+    assert {row["task_id"]: g.reason for row, g in zip(data, grades, strict=True) if not g.solved} == {}
+    assert len(grades) == 164
+
+
+def test_every_humaneval_reference_passes_as_a_whole_function(runner: asyncio.Runner, grader: CodeGrader) -> None:
+    data = rows("humaneval_164.jsonl")[:40]
+    grades = grade_all(runner, grader, [(row["prompt"] + row["canonical_solution"], humaneval(row)) for row in data])
+    assert {row["task_id"]: g.reason for row, g in zip(data, grades, strict=True) if not g.solved} == {}
+
+
+def test_no_empty_humaneval_function_passes(runner: asyncio.Runner, grader: CodeGrader) -> None:
+    grades = grade_all(runner, grader, [("    pass\n", humaneval(row)) for row in rows("humaneval_164.jsonl")])
+    assert not any(grade.solved for grade in grades)
+
+
+def test_every_mbpp_reference_passes(runner: asyncio.Runner, grader: CodeGrader) -> None:
+    data = rows("mbpp_sanitized_train_ids601+.jsonl")
+    work = [
+        (row["code"], CodeTests(tuple(AssertTest("\n".join([*row["test_imports"], t])) for t in row["test_list"])))
+        for row in data
+    ]
+    grades = grade_all(runner, grader, work)
+    assert {row["task_id"]: g.reason for row, g in zip(data, grades, strict=True) if not g.solved} == {}
+
+
+def test_quixbugs_fixed_programs_pass_and_buggy_ones_fail(runner: asyncio.Runner, grader: CodeGrader) -> None:
+    data = rows("quixbugs_40.jsonl")
+    tests = [CodeTests((AssertTest(row["tests"]),), entry_point=row["name"], cpu_seconds=3) for row in data]
+    fixed = grade_all(runner, grader, [(row["solution"], t) for row, t in zip(data, tests, strict=True)])
+    assert {row["name"]: g.reason for row, g in zip(data, fixed, strict=True) if not g.solved} == {}
+    buggy = grade_all(runner, grader, [(row["buggy_program"], t) for row, t in zip(data, tests, strict=True)])
+    assert [row["name"] for row, g in zip(data, buggy, strict=True) if g.solved] == []
+
+
+def test_every_codecontests_reference_passes(runner: asyncio.Runner, grader: CodeGrader) -> None:
+    data = rows("codecontests_40_clean.jsonl")
+    work = [
+        (row["solution"], CodeTests(tuple(StdinTest(t["input"], t["output"]) for t in row["tests"]))) for row in data
+    ]
+    grades = grade_all(runner, grader, work)
+    assert {row["name"]: g.reason for row, g in zip(data, grades, strict=True) if not g.solved} == {}
+
+
+ADD = CodeTests(tuple(FunctionTest((a, b), a + b) for a, b in ((1, 2), (3, 4), (-5, 5), (10, 0))), entry_point="add")
+
+
+def test_functions_are_called_and_compared_by_the_host(grade: Callable[..., Grade]) -> None:
+    assert grade("def add(a, b): return a + b", ADD) == Grade(1.0, True)
+    assert grade("class Solution:\n    def add(self, a, b): return a + b", ADD).solved
+    half = grade("def add(a, b): return a + b if a > 0 and b else 0", ADD)
+    assert (half.score, half.solved) == (0.75, False)
+    assert half.reason == "test 4 of 4: returned 0, expected 10"
+    assert "does not define 'add'" in grade("def sub(a, b): return a", ADD).reason
+
+
+def test_names_in_scope_for_convenience_solve_nothing(grade: Callable[..., Grade]) -> None:
+    gcd = CodeTests((FunctionTest((12, 18), 6),), entry_point="gcd")
+    assert not grade("x = 1", gcd).solved
+    assert grade("def gcd(a, b): return gcd(b, a % b) if b else a", gcd).solved
+    for tests in (
+        CodeTests((AssertTest("assert gcd(12, 18) == 6"),)),
+        CodeTests((AssertTest("assert gcd(12, 18) == 6"),), "gcd"),
+    ):
+        assert not grade("x = 1", tests).solved
+        assert grade("def gcd(a, b): return gcd(b, a % b) if b else a", tests).solved
+
+
+def test_a_failing_call_does_not_end_the_others(grade: Callable[..., Grade]) -> None:
+    grade_ = grade("def add(a, b):\n    if a == 3: raise ValueError('three')\n    return a + b", ADD)
+    assert (grade_.score, grade_.reason) == (0.75, "test 2 of 4: ValueError: three")
+
+
+def test_a_solution_that_ends_fails_what_is_left(grade: Callable[..., Grade]) -> None:
+    grade_ = grade("import os\ndef add(a, b):\n    if a == 3: os._exit(0)\n    return a + b", ADD)
+    assert grade_.score == 0.25
+    assert "ended" in grade_.reason
+
+
+@pytest.mark.parametrize(
+    ("expected", "returned", "same"),
+    [
+        ("1", "1", True), ("True", "1", False), ("1", "True", False), ("1.0", "1", True), ("1", "1.0", True),
+        ("1", "1.0000001", False), ("0.1", "0.1 + 1e-9", True), ("0.1", "0.101", False), ("'1'", "1", False),
+        ("[1, 2]", "(1, 2)", True), ("[1, 2]", "[2, 1]", False), ("[]", "''", False), ("None", "None", True),
+        ("None", "0", False), ("{'a': 1}", "{'a': 1}", True), ("{'1': 2}", "{1: 2}", True), ("[1]", "{1}", False),
+        ("10 ** 30", "10 ** 30", True), ("10 ** 30", "10 ** 30 + 1", False), ("1e300", "float('inf')", False),
+        ("'ü'", "'ü'", True), ("[[1], [2]]", "iter([[1], [2]])", False),
+    ],
+)  # fmt: skip
+def test_values_are_compared_with_strict_types(
+    grade: Callable[..., Grade], expected: str, returned: str, same: bool
+) -> None:
+    tests = CodeTests((FunctionTest((), eval(expected)),), entry_point="f")
+    assert grade(f"def f(): return {returned}", tests).solved is same
+
+
+def test_apps_may_wrap_an_expected_value_in_a_list(grade: Callable[..., Grade]) -> None:
+    wrapped = CodeTests((FunctionTest((), [5]),), entry_point="f", wrapped_outputs=True)
+    assert grade("def f(): return 5", wrapped).solved
+    assert not grade("def f(): return 6", wrapped).solved
+    assert not grade("def f(): return 5", CodeTests((FunctionTest((), [5]),), entry_point="f")).solved
+
+
+@pytest.mark.parametrize(
+    ("expected", "printed", "same"),
+    [
+        ("1 2\n3\n", "1 2 3", True), ("3", "3.0", True), ("3", "4", False), ("0.333333", "0.33333333", True),
+        ("0.5", "0.51", False), ("1000000007", "1000000008", False), ("1000000007", "1000000007.0", True),
+        ("YES", "Yes", False), ("a", "a b", False), ("", "", True), ("1e-3", "0.001", True), ("nan", "nan", True),
+        ("1.0", "nan", False), ("12", "1 2", False), ("-0", "0", True), ("1_000", "1000", False),
+    ],
+)  # fmt: skip
+def test_output_is_compared_by_tokens_with_tolerance_for_floats_only(
+    grade: Callable[..., Grade], expected: str, printed: str, same: bool
+) -> None:
+    assert grade(f"print({printed!r})", CodeTests((StdinTest("", expected),))).solved is same
+
+
+def test_programs_read_a_file_with_a_final_newline_and_have_the_usual_names(grade: Callable[..., Grade]) -> None:
+    tests = CodeTests((StdinTest("3 4", "7"),))
+    assert grade("import os\nn = os.fstat(0).st_size\nprint(sum(map(int, os.read(0, n).split())))", tests).solved
+    assert grade("line = open(0).readline()[:-1]\nprint(sum(map(int, line.split())))", tests).solved
+    source = (
+        "d = deque(map(int, input().split())); heapify(d := list(d)); x: List[int] = d\nprint(pow(7, 1, 10), sep='')"
+    )
+    assert grade(source, tests).solved
+    assert grade("from __future__ import annotations\nprint(gcd(21, 14))", tests).solved
+    assert grade("if __name__ == '__main__':\n    print(7)", tests).solved
+
+
+def test_a_test_that_takes_too_long_fails_with_a_reason(grade: Callable[..., Grade]) -> None:
+    tests = CodeTests(tuple(StdinTest(str(n), str(n)) for n in range(3)), cpu_seconds=0.5)
+    grade_ = grade("n = int(input())\nwhile n == 1: pass\nprint(n)", tests)
+    assert grade_.score == pytest.approx(2 / 3)
+    assert grade_.reason.startswith("test 2 of 3: cpu")
+    assert grade("n = int(input())\nwhile n == 1: pass\nprint(n)", tests, full=False).score == pytest.approx(1 / 3)
+
+
+def test_each_call_has_its_own_processor_time(grade: Callable[..., Grade]) -> None:
+    source = (
+        "import time\ndef f(s):\n    t = time.process_time()\n    while time.process_time() < t + s: pass\n    return s"
+    )
+    calls = tuple(FunctionTest((s,), s) for s in (0.3, 0.3, 0.3))
+    assert grade(source, CodeTests(calls, entry_point="f", cpu_seconds=0.8)).solved
+    late = grade(
+        source, CodeTests((FunctionTest((0.1,), 0.1), FunctionTest((30.0,), 30.0)), entry_point="f", cpu_seconds=1)
+    )
+    assert late.score == 0.5
+
+
+def test_training_stops_early_and_evaluation_does_not(grade: Callable[..., Grade]) -> None:
+    tests = CodeTests(tuple(StdinTest(str(n), "no" if n < 5 else str(n)) for n in range(10)))
+    assert grade("print(input())", tests, full=True).score == 0.5
+    assert STOP_AFTER_FAILURES == 3
+    assert grade("print(input())", tests, full=False).score == 0.0
+
+
+def test_the_same_program_gets_the_same_grade(grade: Callable[..., Grade]) -> None:
+    source = "import random\nprint(list({'a', 'b', 'c'})[0] + str(random.random() < 0.5) + str(hash('x') % 2))"
+    assert len({grade(source, CodeTests((StdinTest("", "aTrue1"),))).reason for _ in range(8)}) == 1
+
+
+def test_no_tests_is_an_error_and_no_pass(grade: Callable[..., Grade]) -> None:
+    with pytest.raises(ValueError, match="no pass"):
+        grade("print(1)", CodeTests(()))
+    with pytest.raises(ValueError, match="one kind"):
+        grade("print(1)", CodeTests((StdinTest("", ""), AssertTest("assert True"))))
+
+
+@pytest.mark.parametrize(
+    "source", ["", "   \n", "def f(:", "raise SystemExit", "import nothing_like_this", "\0", "x" * 10**6]
+)
+def test_what_is_no_program_is_a_wrong_answer(grade: Callable[..., Grade], source: str) -> None:
+    for tests in (ADD, CodeTests((StdinTest("1", "1"),)), CodeTests((AssertTest("assert f(1) == 1"),))):
+        assert grade(source, tests).score == 0
+
+
+def test_arguments_changed_in_place_and_objects_reach_the_tests(grade: Callable[..., Grade]) -> None:
+    source = """
+def sort_it(items, seen): items.sort(); seen.add(1)
+def link(node):
+    node.next.value, node.tag = 7, (1, {2: [3]})
+    return node.next
+class Counter2: pass
+def fresh():
+    c = Counter2(); c.n = 5; return c
+def numbers():
+    yield from (1, 2)
+"""
+    checks = """
+items, seen = [3, 1, 2], set()
+assert sort_it(items, seen) is None and items == [1, 2, 3] and seen == {1}
+class Node:
+    def __init__(self, value, next=None): self.value, self.next = value, next
+a = Node(1, Node(2))
+a.next.next = a
+b = link(a)
+assert b is a.next and b.value == 7 and a.tag == (1, {2: [3]}) and b.next is a
+assert fresh().n == 5
+assert list(numbers()) == [1, 2]
+"""
+    assert grade(source, CodeTests((AssertTest(checks),))) == Grade(1.0, True)
