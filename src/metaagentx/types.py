@@ -152,6 +152,8 @@ class Call:
     agent: str
     messages: tuple[dict[str, str], ...]
     text: str
+    tokens: int = 0
+    """How many the model wrote."""
     advantage: float | None = None
 
 

@@ -162,7 +162,7 @@ class CodeGrader:
         return Limits(
             cpu_seconds=tests.cpu_seconds * max(1, len(tests.tests) if calls else 1),
             turn_cpu_seconds=tests.cpu_seconds,
-            wall_seconds=max(10.0, 4 * tests.cpu_seconds),
+            wall_seconds=max(5.0, 3 * tests.cpu_seconds),
             memory_bytes=_MEMORY_BYTES,
             output_bytes=_OUTPUT_BYTES,
             frame_bytes=_OUTPUT_BYTES,
