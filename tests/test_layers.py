@@ -11,6 +11,7 @@ SOURCE = Path(metaagentx.__file__).parent
 
 # Lowest first; a module may import from the groups before its own. Names not written yet are harmless.
 LAYERS = [
+    {"errors"},
     {"workflow"},
     {"sandbox"},
     {"types"},
@@ -25,7 +26,7 @@ LAYERS = [
     {"backends"},
     {"trainer", "sft", "coldstart", "evaluate"},
     {"report", "viewer", "doctor"},
-    {"doctor_view"},
+    {"doctor_view", "cli_grade", "cli_tasks"},
     {"cli"},
 ]
 # The two that stand on nothing but the standard library: they are copied into the jail.

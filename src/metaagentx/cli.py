@@ -1,9 +1,13 @@
 """The command line: parse, build, call. Everything heavy is imported by the command that needs it."""
 
 import json
+import sys
 from typing import Annotated
 
 import typer
+
+from .cli_grade import grade
+from .errors import MetaAgentXError
 
 app = typer.Typer(
     help="Multi-agent systems that design themselves and learn to execute their designs.",
@@ -40,6 +44,13 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON 
     raise typer.Exit(0 if report.healthy else 1)
 
 
+app.command()(grade)
+
+
 def main() -> None:
-    """The entry point."""
-    app()
+    """The entry point: what a user can mend is one line and exit code 2."""
+    try:
+        app()
+    except MetaAgentXError as error:
+        typer.echo(f"metaagentx: {error}", err=True)
+        sys.exit(2)

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from ..errors import MetaAgentXError
 from .frames import JSON
 
 Ask = Callable[[JSON], Awaitable[JSON]]
@@ -34,7 +35,7 @@ class Tier(StrEnum):
     NONE = "none"
 
 
-class SandboxUnavailable(Exception):
+class SandboxUnavailable(MetaAgentXError):
     """This machine cannot isolate untrusted code as strongly as asked; the text says why and what to do."""
 
 
