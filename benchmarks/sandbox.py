@@ -1,36 +1,22 @@
 """The sandbox against its demands: python -m benchmarks.sandbox [--json].
 
-Absolute times move threefold with a busy neighbour, so every figure is the best of several rounds, and the ratios against
-a plain interpreter and a bare fork, taken in the same rounds, are what carries over to another machine.
+Absolute times move threefold with a busy neighbour, so every figure is the best of several rounds, and the ratios
+against a plain interpreter and a bare fork, taken in the same rounds, are what carries over to another machine.
 """
 
-import argparse
 import asyncio
-import json
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from benchmarks.report import Demand, report
 from metaagentx.sandbox import JSON, Limits, Sandbox, Tier, Verdict, memory
 from metaagentx.sandbox.jail import interpreter
 
 TRIVIAL = "x = 1"
 ROUNDS = 3
-
-
-@dataclass(frozen=True)
-class Demand:
-    """What a figure must be at the most, or at the least."""
-
-    limit: float
-    at_least: bool = False
-
-    def holds(self, value: float) -> bool:
-        """Whether the figure meets it."""
-        return value >= self.limit if self.at_least else value <= self.limit
 
 
 DEMANDS = {
@@ -168,24 +154,9 @@ async def measure(progress: Callable[[str], None]) -> dict[str, float]:
     figures["start_ms"] = await measure_start()
     progress("two thousand at once")
     figures["concurrent_2000_s"] = (await measure_crowd(2000))["reached"]
-    return {key: round(value, 3) for key, value in figures.items()}
-
-
-def main() -> None:
-    """Print the figures, one JSON line or a table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", action="store_true", help="one JSON line")
-    wanted = parser.parse_args()
-    figures = asyncio.run(measure(lambda what: print(f"measuring {what} ...", file=sys.stderr)))
-    if wanted.json:
-        print(json.dumps(figures))
-        return
-    for key, value in figures.items():
-        demand = DEMANDS.get(key)
-        sign = "" if demand is None else f"{'>=' if demand.at_least else '<='} {demand.limit:g}"
-        verdict = "" if demand is None else "ok" if demand.holds(value) else "MISSED"
-        print(f"{key:22} {value:10.3f}   {sign:8} {verdict}")
+    return figures
 
 
 if __name__ == "__main__":
-    main()
+    figures = asyncio.run(measure(lambda what: print(f"measuring {what} ...", file=sys.stderr)))
+    report(figures, DEMANDS, __doc__)
