@@ -55,9 +55,11 @@ class Conversation:
         self._door_bytes = 0
         self._turn_started: float | None = None
         self._turn_seconds = 0.0
+        self._started = 0.0
         self._window_started = 0.0
         self._window_cpu = 0.0
         self._turn_cpu_base: float | None = None
+        self._holds_permit = False
 
     async def hold(self, job: JSON, tier: Tier) -> Result:
         """Send the code in, answer its asks, and return when the child is gone."""
@@ -99,11 +101,14 @@ class Conversation:
     async def _begin_turn(self, data: bytes) -> None:
         # More runs computing than the machine can serve would all be late through no fault of theirs.
         await self._turns.acquire()
-        if self._owed or self._child.ended.done():
+        # Asks sent ahead may have been answered while this one waited: one turn at a time.
+        if self._owed or self._turn_started is not None or self._over or self._child.ended.done():
             self._turns.release()
         else:
             self._turn_started = self._window_started = time.perf_counter()
+            self._holds_permit = True
             self._turn_cpu_base = None
+            self._started = self._started or self._turn_started
             self._tick_after(_TICK_SECONDS)
         self._write(data)
 
@@ -112,12 +117,13 @@ class Conversation:
             return
         self._turn_seconds += time.perf_counter() - self._turn_started
         self._turn_started = None
-        self._turns.release()
+        self._give_back_permit()
         self._timer.cancel()
 
-    def _turn_seconds_so_far(self) -> float:
-        running = 0.0 if self._turn_started is None else time.perf_counter() - self._turn_started
-        return self._turn_seconds + running
+    def _give_back_permit(self) -> None:
+        if self._holds_permit:
+            self._holds_permit = False
+            self._turns.release()
 
     def _tick_after(self, seconds: float) -> None:
         wall_left = self._window_started + self._limits.wall_seconds - time.perf_counter()
@@ -125,7 +131,7 @@ class Conversation:
 
     def _tick(self) -> None:
         """A turn takes its time: look what the code does with it."""
-        self._timer = self._loop.call_later(_KILL_SECONDS, self._stop, Verdict.WALL, "the fork server does not answer")
+        self._timer = self._loop.call_later(_KILL_SECONDS, self._stop, Verdict.INFRA, "the fork server does not answer")
         self._child.watch(partial(self._judge_turn, self._turn_started))
 
     def _judge_turn(self, turn: float | None, cpu_seconds: float) -> None:
@@ -135,7 +141,11 @@ class Conversation:
         now, limits = time.perf_counter(), self._limits
         if self._turn_cpu_base is None:
             self._turn_cpu_base = self._window_cpu = max(0.0, cpu_seconds - (now - turn))
-        if limits.turn_cpu_seconds is not None and cpu_seconds - self._turn_cpu_base > limits.turn_cpu_seconds:
+            if cpu_seconds < _STARVED_SHARE * (now - turn):
+                self._give_back_permit()  # it sleeps: others need not wait for it
+        if cpu_seconds >= limits.cpu_seconds:  # the kernel counts ticks, and code can sleep through every one of them
+            self._stop(Verdict.CPU, f"{cpu_seconds:.2f} s of processor time; {limits.cpu_seconds:g} s are allowed")
+        elif limits.turn_cpu_seconds is not None and cpu_seconds - self._turn_cpu_base > limits.turn_cpu_seconds:
             self._stop(Verdict.CPU, f"more than {limits.turn_cpu_seconds:g} s of processor time at a stretch")
         elif now < self._window_started + limits.wall_seconds:
             self._tick_after(_TICK_SECONDS)
@@ -248,13 +258,19 @@ class Conversation:
     def _take_end(self, frame: dict[str, JSON]) -> None:
         """The code says that it is done. Its word is good for its exit code and its output, which are its own anyway.
 
-        Its processor time decides the verdict, so it is believed only when the run was too short for it by our clock;
-        otherwise the fork server is asked.
+        Its processor time decides the verdict, so it is believed only when the run was too short for it by our clock,
+        its waits included, for it can compute while it waits; otherwise the fork server is asked.
         """
-        self._done = _last_words(frame)
+        most_cpu_seconds = (time.perf_counter() - self._started) * _CORES
+        words = _last_words(frame)
+        self._done = replace(
+            words,
+            cpu_seconds=min(words.cpu_seconds, most_cpu_seconds),
+            memory_bytes=min(words.memory_bytes, self._limits.memory_bytes),
+        )
         if self._child.ended.done():
             return  # the news of its end was faster
-        if "stdout" in frame and self._turn_seconds_so_far() * _CORES < min(QUICK_SECONDS, self._limits.cpu_seconds):
+        if "stdout" in frame and most_cpu_seconds < min(QUICK_SECONDS, self._limits.cpu_seconds):
             self._quick = True
             self._child.ended.set_result(self._done)
         else:
@@ -269,6 +285,9 @@ class Conversation:
         except Infra as error:
             self._stop(Verdict.INFRA, str(error))
             return
+        except asyncio.CancelledError:
+            self._stop(Verdict.INFRA, "the handler of asks was cancelled")  # or the run waits for its reply for ever
+            raise
         except Exception as error:  # noqa: BLE001 - ours: end the run, then raise it where the run was started
             self._error = self._error or error
             self._stop(Verdict.INFRA, "the handler of asks failed")

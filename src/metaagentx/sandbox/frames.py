@@ -16,6 +16,7 @@ JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | Non
 
 MAX_DEPTH = 64
 MAX_DIGITS = 4000
+MAX_VALUES = 250_000
 _HEADER = struct.Struct(">I")
 # Possessive, and the closing quote is optional: one pass whatever comes, where backtracking would be quadratic.
 _STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
@@ -56,6 +57,8 @@ def _check_shape(text: str) -> None:
     bare = _STRING.sub("", text)
     if _DIGITS.search(bare):
         raise BadFrame(f"a number with more than {MAX_DIGITS} digits")
+    if bare.count(",") + bare.count("{") + bare.count("[") > MAX_VALUES:
+        raise BadFrame(f"more than {MAX_VALUES} values in one frame")
     depth = 0
     for bracket in _BRACKET.finditer(bare):
         depth += 1 if bracket.group() in "[{" else -1

@@ -23,6 +23,8 @@ _FDS_SPARE = 256
 _MEMORY_WAIT_SECONDS = 60.0
 _WATCH_SECONDS = 0.5
 _SPAWN_TRIES = 3
+_MAX_PROGRAMS = 64
+_SHARED_THREADS = 4096
 
 
 async def _no_asks(body: JSON) -> JSON:
@@ -65,13 +67,13 @@ class Sandbox:
         cores = os.cpu_count() or 1
         self._admitted = asyncio.Semaphore(self._max_runs)
         # Programs that runs ask for must not queue behind runs that wait for them.
-        self._subruns = asyncio.Semaphore(2 * cores)
+        self._subruns = asyncio.Semaphore(_MAX_PROGRAMS)
         self._turns = asyncio.Semaphore(max(8, 4 * cores))
         self._ready = asyncio.Lock()
         self.choice: Choice = await choose(*self._wanted)
         self._launch = launch(self.choice.tier, self.choice.bubblewrap, self._libraries)
         # In a user namespace of its own a run's threads count alone; elsewhere together with all of its user's.
-        self._other_tasks = 0 if self.tier is Tier.T1 else _tasks_of_user() + self._max_runs
+        self._other_tasks = 0 if self.tier is Tier.T1 else _tasks_of_user() + self._max_runs + _SHARED_THREADS
         try:
             await self._ensure_servers()
         except BaseException:
@@ -196,12 +198,12 @@ class Sandbox:
 def refuse_what_does_not_fit(max_runs: int) -> None:
     """Raise descriptors to what is allowed, and refuse a concurrency that descriptors or memory cannot carry."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = 2 * max_runs + _FDS_SPARE
+    needed = 2 * (max_runs + _MAX_PROGRAMS) + _FDS_SPARE
     ceiling = needed if hard == resource.RLIM_INFINITY else hard
     if needed > ceiling:
         raise SandboxUnavailable(
             f"max_runs={max_runs} needs {needed} file descriptors and the limit is {hard}: "
-            f"lower max_runs to {(hard - _FDS_SPARE) // 2} or raise the limit (ulimit -Hn)"
+            f"lower max_runs to {(hard - _FDS_SPARE) // 2 - _MAX_PROGRAMS} or raise the limit (ulimit -Hn)"
         )
     if soft != resource.RLIM_INFINITY and soft < needed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (ceiling, hard))

@@ -1,5 +1,6 @@
 """What is sent into a child, and the programs a run may have run for it."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
@@ -41,11 +42,16 @@ class Programs:
         self._run = run
         self._on_ask = on_ask
         self._cpu_left = limits.cpu_seconds
+        self._one_at_a_time = asyncio.Lock()  # so that all of them together keep to the budget
 
     async def answer(self, body: JSON) -> JSON:
         """The reply to one ask."""
         if not isinstance(body, dict) or body.get("kind") != "python":
             return await self._on_ask(body)
+        async with self._one_at_a_time:
+            return await self._answer_program(body)
+
+    async def _answer_program(self, body: dict[str, JSON]) -> JSON:
         code, stdin, seconds = body.get("code"), body.get("stdin", ""), body.get("timeout", 10.0)
         if not isinstance(code, str) or not isinstance(stdin, str) or not isinstance(seconds, int | float):
             return {"error": "a program is asked for with code, stdin and timeout"}
