@@ -74,12 +74,15 @@ def test_every_mbpp_reference_passes(runner: asyncio.Runner, grader: CodeGrader)
     assert {row["task_id"]: g.reason for row, g in zip(data, grades, strict=True) if not g.solved} == {}
 
 
+def quixbugs(row: dict[str, Any], cpu_seconds: float) -> CodeTests:
+    return CodeTests((AssertTest(row["tests"]),), entry_point=row["name"], cpu_seconds=cpu_seconds)
+
+
 def test_quixbugs_fixed_programs_pass_and_buggy_ones_fail(runner: asyncio.Runner, grader: CodeGrader) -> None:
     data = rows("quixbugs_40.jsonl")
-    tests = [CodeTests((AssertTest(row["tests"]),), entry_point=row["name"], cpu_seconds=3) for row in data]
-    fixed = grade_all(runner, grader, [(row["solution"], t) for row, t in zip(data, tests, strict=True)])
+    fixed = grade_all(runner, grader, [(row["solution"], quixbugs(row, 20)) for row in data])
     assert {row["name"]: g.reason for row, g in zip(data, fixed, strict=True) if not g.solved} == {}
-    buggy = grade_all(runner, grader, [(row["buggy_program"], t) for row, t in zip(data, tests, strict=True)])
+    buggy = grade_all(runner, grader, [(row["buggy_program"], quixbugs(row, 2)) for row in data])
     assert [row["name"] for row, g in zip(data, buggy, strict=True) if g.solved] == []
 
 
