@@ -536,7 +536,7 @@ RESOURCES = [
     _limit("a fork bomb", "while True: os.fork()", {V.OK}),
     _limit(
         "a thread bomb",
-        "threading.stack_size(65536)\nn = 0\ntry:\n    while True:\n        threading.Thread(target=time.sleep, args=(5,), daemon=True).start(); n += 1\n"
+        "threading.stack_size(65536)\nn = 0\ntry:\n    while True:\n        threading.Thread(target=time.sleep, args=(60,), daemon=True).start(); n += 1\n"
         "except RuntimeError:\n    door.answer(n)\n    os._exit(0)",
         {V.OK, V.MEMORY},
     ),
