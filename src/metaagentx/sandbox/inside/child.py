@@ -35,13 +35,15 @@ _DESCRIPTORS = 64
 _SHORT_OUTPUT_BYTES = 16 << 10
 
 
-def become_run(door_in: int, door_out: int, out: int, err: int, program: bytes | None) -> NoReturn:
-    """Called in the fresh child; never returns. `program` is the system-call filter, None where nothing protects."""
+def become_run(door_in: int, door_out: int, out: int, err: int, program: bytes | None, server: int) -> NoReturn:
+    """Called in the fresh child of `server`; never returns. `program` is the filter, None where nothing protects."""
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() not in (0, server):  # 0 from within a pid namespace; another: the server died before this line
+            os._exit(EXIT_SCRIPT_ERROR)
         arrange_descriptors(door_in, door_out, out, err)
         for which, value in (
             (resource.RLIMIT_NOFILE, _DESCRIPTORS),

@@ -108,6 +108,7 @@ class Zygote:
         self._control = control
         self._namespaces = namespaces
         self._program = program
+        self._pid = os.getpid()
         self._runs: dict[int, tuple[int, int, int]] = {}  # pid: (id, output, errors)
         self._pids: dict[int, int] = {}
 
@@ -165,7 +166,7 @@ class Zygote:
                 os.close(fd)
             return
         if pid == 0:
-            child.become_run(door_in, door_out, out, err, self._program)
+            child.become_run(door_in, door_out, out, err, self._program, self._pid)
         os.close(door_in)
         os.close(door_out)
         self._runs[pid] = (number, out, err)
