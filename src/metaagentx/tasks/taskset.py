@@ -1,0 +1,168 @@
+"""A set of tasks, by index.
+
+A finite set knows a little of each of its tasks (`Head`) and makes the whole task when it is asked for. An endless set
+has no length: it makes task after task, tries again where a task does not pass its filters, and is as reproducible as
+a finite one. Sets are never changed: `filtered` and `held_out` return new ones.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from ..types import CodeTests, Task
+from .fingerprint import digest
+from .rows import TaskError
+
+MAX_ATTEMPTS = 1000
+"""An endless set that finds nothing that passes in so many tries says so."""
+_SEED_STRIDE = 0x9E3779B1
+"""Odd and large, so that the starts of neighbouring seeds lie far apart."""
+HELD_OUT_SHARE = 8
+"""Of an endless set, every eighth question can be held out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What filters and comparisons look at."""
+
+    id: str
+    position: int
+    """What the set's maker knows the task by."""
+    chars: int
+    """Length of the question."""
+    fingerprint: str
+    difficulty: float | None
+    special_judge: bool
+
+
+Make = Callable[[int, int], tuple[Head, Task]]
+"""(position, attempt) to a task; finite sets have one attempt."""
+Keep = Callable[[Head], bool]
+
+
+def head_of(task: Task, position: int, fingerprint: str) -> Head:
+    """A task's head."""
+    special = isinstance(task.grading, CodeTests) and task.grading.special_judge
+    return Head(task.id, position, len(task.question), fingerprint, task.difficulty, special)
+
+
+class TaskSet:
+    """Tasks of one source and split."""
+
+    def __init__(self, name: str, split: str, make: Make, heads: Sequence[Head] | None, problems: Sequence[str] = ()):
+        self.name = name
+        self.split = split
+        self.problems = tuple(problems)
+        """Rows that could not be used, each by its place, with the reason."""
+        self._make = make
+        self._heads = None if heads is None else tuple(heads)
+        self._keep: tuple[Keep, ...] = ()
+        self._order = lru_cache(maxsize=2)(self._shuffled)
+
+    @property
+    def endless(self) -> bool:
+        """Whether tasks are generated without end."""
+        return self._heads is None
+
+    @property
+    def heads(self) -> tuple[Head, ...]:
+        """Of a finite set."""
+        if self._heads is None:
+            raise TypeError(f"{self.name} is endless")
+        return self._heads
+
+    def __len__(self) -> int:
+        return len(self.heads)
+
+    def __getitem__(self, index: int) -> Task:
+        """The task at an index; of an endless set any index from 0 on."""
+        if self._heads is not None:
+            return self._make(self._heads[index].position, 0)[1]
+        if index < 0:
+            raise IndexError(f"{self.name} is endless: it has no task {index}")
+        return self._search(index)[1]
+
+    def __iter__(self) -> Iterator[Task]:
+        index = 0
+        while self.endless or index < len(self):
+            yield self[index]
+            index += 1
+
+    def _search(self, index: int) -> tuple[Head, Task]:
+        for attempt in range(MAX_ATTEMPTS):
+            head, task = self._make(index, attempt)
+            if all(keep(head) for keep in self._keep):
+                return head, task
+        raise TaskError(f"{self.name} ({self.split}): no task passes the filters in {MAX_ATTEMPTS} attempts")
+
+    def drawn(self, seed: int, number: int) -> Task:
+        """The task that comes as number `number` when tasks are drawn without end in the order of a seed. A finite set
+        is shuffled anew for each epoch and gives nothing twice within one; an endless one starts elsewhere.
+        """
+        if self.endless:
+            return self[seed * _SEED_STRIDE % 2**31 + number]
+        epoch, place = divmod(number, len(self))
+        return self[self._order(seed, epoch)[place]]
+
+    def _shuffled(self, seed: int, epoch: int) -> list[int]:
+        """By the tasks' ids, not by where their rows stood."""
+        return sorted(range(len(self)), key=lambda index: digest(seed, epoch, self.heads[index].id))
+
+    def keep(self, keep: Keep, why: str) -> "TaskSet":
+        """The tasks that pass; it is an error when none does."""
+        heads = None if self._heads is None else [head for head in self._heads if keep(head)]
+        if heads == []:
+            raise TaskError(f"{self.name} ({self.split}): none of {len(self)} tasks is left by {why}")
+        chosen = TaskSet(self.name, self.split, self._make, heads, self.problems)
+        chosen._keep = (*self._keep, keep)
+        return chosen
+
+    def filtered(
+        self,
+        chars: tuple[float, float] | None = None,
+        difficulty: tuple[float, float] | None = None,
+        special_judge: bool | None = None,
+    ) -> "TaskSet":
+        """The tasks whose question has so many characters, whose difficulty lies between these (a task of unknown
+        difficulty never does), and which need a special judge or do not.
+        """
+
+        def keep(head: Head) -> bool:
+            if chars and not chars[0] <= head.chars <= chars[1]:
+                return False
+            if difficulty and (head.difficulty is None or not difficulty[0] <= head.difficulty <= difficulty[1]):
+                return False
+            return special_judge is None or head.special_judge == special_judge
+
+        return self.keep(keep, f"the filter chars={chars} difficulty={difficulty} special_judge={special_judge}")
+
+    def held_out(self, count: int, seed: int) -> tuple["TaskSet", "TaskSet"]:
+        """Two sets without a question in common: for training, and `count` tasks for selection."""
+        if self._heads is not None:
+            ranked = sorted(self._heads, key=lambda head: digest(seed, "held out", head.fingerprint))
+            if not 0 < count < len(ranked):
+                raise TaskError(f"{self.name} ({self.split}): cannot hold out {count} of {len(ranked)} tasks")
+            chosen = {head.fingerprint for head in ranked[:count]}
+            held = TaskSet(self.name, self.split, self._make, ranked[:count], self.problems)
+            return self.keep(lambda head: head.fingerprint not in chosen, "holding out the others"), held
+
+        def apart(head: Head) -> bool:
+            return int(digest(seed, "held out", head.fingerprint)[:8], 16) % HELD_OUT_SHARE == 0
+
+        return self.keep(lambda head: not apart(head), "holding out"), self.keep(apart, "holding out").first(count)
+
+    def first(self, count: int) -> "TaskSet":
+        """A finite set of `count` tasks; of an endless set the first `count` different ones."""
+        if self._heads is not None:
+            return TaskSet(self.name, self.split, self._make, self._heads[:count], self.problems)
+        made: dict[str, tuple[Head, Task]] = {}
+        for index in range(count + MAX_ATTEMPTS):
+            if len(made) == count:
+                break
+            head, task = self._search(index)
+            made.setdefault(head.fingerprint, (head, task))
+        else:
+            raise TaskError(f"{self.name} ({self.split}): fewer than {count} different tasks")
+        by_position = {head.position: (head, task) for head, task in made.values()}
+        heads = [head for head, _ in made.values()]
+        return TaskSet(self.name, self.split, lambda position, attempt: by_position[position], heads, self.problems)
