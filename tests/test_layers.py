@@ -26,7 +26,7 @@ LAYERS = [
     {"backends"},
     {"trainer", "sft", "coldstart", "evaluate"},
     {"report", "viewer", "doctor"},
-    {"doctor_view", "cli_grade", "cli_tasks"},
+    {"doctor_view", "cli_grade", "cli_tasks", "cli_model"},
     {"cli"},
 ]
 # The two that stand on nothing but the standard library: they are copied into the jail.

@@ -89,7 +89,10 @@ def arrange_descriptors(door_in: int, door_out: int, out: int, err: int) -> None
     for target, fd in enumerate(high):
         os.dup2(fd, target)
     kernel.close_from(5)
-    # Not closed with a `with`: they are the script's for as long as it lives.
+
+
+def open_streams() -> None:
+    """Called once in the server: its children inherit the objects and only change the descriptors below them."""
     sys.stdin = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
     sys.stdout = open(1, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115

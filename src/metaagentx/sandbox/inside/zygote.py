@@ -34,6 +34,7 @@ def main(config_text: str) -> NoReturn:
     preload(config["preload"], config["libraries"])
     confine(config)
     server = Zygote(control, config["namespaces"], seccomp_program(config["tier"]))
+    child.open_streams()
     child.execute("pass", {})
     gc.collect()
     gc.freeze()

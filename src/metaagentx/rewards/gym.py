@@ -1,0 +1,155 @@
+"""reasoning-gym tasks: the generator's own scorer, in a worker, and only full marks count as solved.
+
+The scorers are generous and some are unsafe, so each answer passes guards first (docs/graders.md has the measurements):
+- a generator that pays anything is refused;
+- several scorers evaluate the answer as Python: an audit hook lets such code name known functions of sympy and nothing
+  else, and the worker has neither files nor processes to offer;
+- `nan` is never far from the right number, so it must not reach a scorer; puzzle24 forgets to check which numbers were
+  used, and number_sorting lets each be off by one, so we look ourselves.
+"""
+
+import json
+import re
+import string
+import sys
+from collections.abc import Mapping
+from functools import lru_cache
+from types import CodeType
+from typing import Any
+
+from ..types import JSON
+from ..workflow.protocol import reply_answer
+
+MAX_ANSWER = 20_000
+REFUSED = {
+    "game_of_life_halting": "its scorer gives full marks to any text",
+    "composite": "it is a mixture of other generators: name those",
+    "coin_flip": 'its scorer gives full marks to "0", the beginning of nearly every gold',
+}
+_ARITHMETIC = {"countdown", "puzzle24"}
+_ARITHMETIC_TEXT = re.compile(r"[\d\s+\-*/().]*")
+_NO_NUMBER = re.compile(r"(?<![a-z])(?:nan|inf|infinity)j?(?![a-z])|\d[eE][-+]?\d{3}", re.IGNORECASE)
+_WRAPPED = re.compile(r"\\text(?:tt|bf)?\{([^{}]*)\}")
+# Scorers that compare rows with tuples, which JSON has not.
+_TUPLES = {"arc_agi", "rearc"}
+# What an answer may name when a scorer evaluates it: what sympy's parser writes, and elementary functions.
+# Not Integral: the integral that was asked for, left as it stands, would be a full answer.
+_NAMES = frozenset(
+    (
+        *("Integer", "Float", "Rational", "Symbol", "Function", "factorial", "factorial2", "pi", "exp", "log", "ln"),
+        *(
+            "sqrt",
+            "Abs",
+            "abs",
+            "sin",
+            "cos",
+            "tan",
+            "cot",
+            "sec",
+            "csc",
+            "asin",
+            "acos",
+            "atan",
+            "sinh",
+            "cosh",
+            "tanh",
+        ),
+        *(letter for letter in string.ascii_letters if letter not in "NOQS"),  # which are functions of sympy
+    )
+)
+
+
+def read_answer(text: str, generator: str) -> tuple[str, str]:
+    """The text that is scored, or why there is none: the last box or solution, else the delivery, else all of it."""
+    answer = reply_answer(text).value if len(text) < 1_000_000 else text
+    if wrapped := _WRAPPED.fullmatch(answer.strip()):
+        answer = wrapped[1]
+    answer = answer.strip().encode("utf-8", "replace").decode("utf-8")
+    if not answer:
+        return "", "there is no answer"
+    if len(answer) > MAX_ANSWER:
+        return "", f"the answer is longer than {MAX_ANSWER} characters"
+    if generator in _ARITHMETIC and not _ARITHMETIC_TEXT.fullmatch(answer):
+        return "", "only numbers, + - * / and parentheses are allowed"
+    return answer, ""
+
+
+def grade_request(request: Mapping[str, JSON]) -> tuple[float, bool, str]:
+    """What a worker does with one answer."""
+    answer, task = request["answer"], request["task"]
+    assert isinstance(answer, str) and isinstance(task, dict)
+    generator, entry = str(task["generator"]), task["entry"]
+    assert isinstance(entry, dict)
+    if _NO_NUMBER.search(answer) and not _NO_NUMBER.search(str(entry.get("answer"))):
+        return 0.0, False, "nan, inf and their like are no answers"
+    if generator == "puzzle24" and not _uses_the_numbers(answer, entry):
+        return 0.0, False, "it does not use the given numbers, each once"
+    if generator == "number_sorting" and _numbers(answer) != _numbers(str(entry["answer"])):
+        return 0.0, False, "these are not the given numbers in order"
+    dataset = _dataset(generator, json.dumps(task["config"], sort_keys=True))
+    if generator in _TUPLES:
+        entry = entry | {"metadata": _as_tuples(entry["metadata"])}
+    try:
+        _Watch.scoring = True
+        score = float(dataset.score_answer(answer, entry))
+    finally:
+        _Watch.scoring = False
+    solved = score >= 1 - 1e-9
+    # Part marks are given for trying, often to garbage.
+    return float(solved), solved, "" if solved else f"{generator} gives it {score:.2g} of 1"
+
+
+def _uses_the_numbers(answer: str, entry: Mapping[str, Any]) -> bool:
+    return sorted(map(int, re.findall(r"\d+", answer))) == sorted(entry["metadata"]["numbers"])
+
+
+def _numbers(text: str) -> list[float]:
+    return [float(number) for number in re.findall(r"-?\d+(?:\.\d+)?", text)]
+
+
+def _as_tuples(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _as_tuples(item) for key, item in value.items()}
+    return tuple(map(_as_tuples, value)) if isinstance(value, list) else value
+
+
+@lru_cache(maxsize=64)
+def _dataset(generator: str, config: str) -> Any:
+    import reasoning_gym
+
+    return reasoning_gym.create_dataset(generator, **json.loads(config))
+
+
+class _Watch:
+    """Whether a scorer runs right now."""
+
+    scoring = False
+
+
+def _audit(event: str, arguments: tuple[object, ...]) -> None:
+    """Refuse evaluated code that is more than a formula, at the moment it would run."""
+    if event != "exec" or not _Watch.scoring:
+        return
+    code = arguments[0]
+    if isinstance(code, CodeType) and code.co_filename == "<string>" and not _is_formula(code):
+        raise PermissionError("the answer is a program")
+
+
+# How sympy's parser fills the name space it evaluates in.
+_PREPARATION = compile("from sympy import *", "<string>", "exec")
+
+
+def _is_formula(code: CodeType) -> bool:
+    if (code.co_code, code.co_names) == (_PREPARATION.co_code, _PREPARATION.co_names):
+        return True
+    nested = any(isinstance(constant, CodeType) for constant in code.co_consts)
+    return not nested and _NAMES.issuperset(code.co_names)
+
+
+def warm_up() -> None:
+    """Import everything, and from then on watch what scorers evaluate."""
+    import reasoning_gym
+
+    dataset = reasoning_gym.create_dataset("countdown", seed=1, size=1)
+    dataset.score_answer("1+2", dataset[0])
+    sys.addaudithook(_audit)

@@ -1,0 +1,224 @@
+r"""LaTeX as text: one way of writing it, and how it is taken apart. Pure functions, standard library only.
+
+`clean` removes what means nothing (spacing, sizes, fonts, dollars). The rest splits a cleaned text where it says
+several things: lists, brackets, equation chains, units, matrices. Linear in the text but for the nesting, which
+`depth` bounds beforehand.
+"""
+
+import re
+from dataclasses import dataclass
+
+_UNICODE = {
+    "−": "-", "–": "-", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": "/", "°": r"^\circ", "π": r"\pi ",
+    "∞": r"\infty ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "±": r"\pm ",
+    "√": r"\sqrt", "≈": r"\approx ", "\u00a0": " ", "\u2009": " ", "\u202f": " ", "，": ",", "％": "%", "′": "'",
+    "²": "^2", "³": "^3", "θ": r"\theta ", "α": r"\alpha ", "β": r"\beta ", "∅": r"\emptyset ",
+}  # fmt: skip
+_UNICODE_RE = re.compile("|".join(_UNICODE))
+_SAME = {
+    r"\dfrac": r"\frac", r"\tfrac": r"\frac", r"\cfrac": r"\frac", r"\leq": r"\le", r"\geq": r"\ge", r"\neq": r"\ne",
+    r"\leqslant": r"\le", r"\geqslant": r"\ge", r"\lt": "<", r"\gt": ">", r"\lbrace": r"\{", r"\rbrace": r"\}",
+    r"\lbrack": "[", r"\rbrack": "]", r"\degree": r"^\circ", r"\degrees": r"^\circ", r"\lvert": "|", r"\rvert": "|",
+    r"\vert": "|", r"\dbinom": r"\binom", r"\tbinom": r"\binom", r"\varnothing": r"\emptyset", r"\ast": "*",
+    r"\lor": ",", r"\vee": ",", r"\dots": r"\ldots", r"\simeq": r"\approx", r"\doteq": "=", r"\coloneqq": "=",
+    r"\prime": "'", r"\land": r"\wedge", r"\smallsetminus": r"\setminus", r"\backslash": r"\setminus",
+}  # fmt: skip
+_NOTHING = {
+    r"\left", r"\right", r"\big", r"\Big", r"\bigg", r"\Bigg", r"\bigl", r"\bigr", r"\Bigl", r"\Bigr", r"\displaystyle",
+    r"\textstyle", r"\limits", r"\nolimits", r"\quad", r"\qquad", r"\rm", r"\bf", r"\it", r"\mathstrut", r"\strut",
+    r"\thinspace", r"\enspace", r"\negthinspace", r"\centering", r"\Biggl", r"\Biggr", r"\biggl", r"\biggr",
+}  # fmt: skip
+_COMMAND = re.compile(r"\\[a-zA-Z]+")
+_SPACING = re.compile(r"(?<!\\)\\[,;:!> ]|~|\\hspace\*?\{[^{}]*\}|\\[vh]?phantom\{[^{}]*\}")
+_ROW_SPACING = re.compile(r"\\\\\s*\[[^\[\]]{0,12}\]")
+_MATH_MODE = re.compile(r"(?<!\\)\\[()\[\]]")
+_FONT = re.compile(
+    r"\\(?:mathbf|boldsymbol|bm|mathit|mathsf|mathcal|mathbb|mathfrak|bold|textstyle|emph|underline)\{([^{}]*)\}"
+)
+_TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|textsf|mathrm|mbox|hbox|operatorname\*?)\s*\{([^{}]*)\}")
+_CONNECTIVE = re.compile(r"(?<![a-zA-Z])(?:,\s*)?(?:and|or)(?![a-zA-Z])")
+_SUBSCRIPT = re.compile(r"_\{\s*([A-Za-z0-9]+)\s*\}")
+_THOUSANDS_SPACE = re.compile(r"(?<=\d)(?:\\,|\{,\}|\\!,|,\\!|\\ )(?=\d{3}(?!\d))")
+_FRACTION = re.compile(r"\\frac\s*(\{|[0-9a-zA-Z])\s*")
+_ARGUMENT = re.compile(r"\s*([0-9a-zA-Z])")
+_SQRT = re.compile(r"\\sqrt\s*(\d|[a-zA-Z])(?![a-zA-Z])")
+_NUMBER_SETS = re.compile(r"\\mathbb\s*\{?\s*([RZNQC])\s*\}?")
+OPENING, CLOSING = "([{⟨", ")]}⟩"
+
+
+def clean(text: str) -> str:
+    """One way of writing a text: without sizes, fonts, dollars and spacing. Braces `\\{` become `⦃`, `⦄`."""
+    text = _UNICODE_RE.sub(lambda match: _UNICODE[match[0]], text)
+    text = text.replace(r"\$", "").replace("$", "").replace("\\\n", "\n")
+    text = _MATH_MODE.sub(" ", _ROW_SPACING.sub(r"\\\\ ", text))
+    text = _THOUSANDS_SPACE.sub(",", text)
+    text = _SPACING.sub(" ", text).replace(r"\%", "%").replace("%", r"\%")
+    text = _NUMBER_SETS.sub(r"\\\1set ", text)
+    text = _FONT.sub(r"\1", _FONT.sub(r"\1", text))
+    text = _COMMAND.sub(lambda match: "" if match[0] in _NOTHING else _SAME.get(match[0], match[0]), text)
+    text = text.replace(r"\{", "⦃").replace(r"\}", "⦄").replace(r"\langle", "⟨").replace(r"\rangle", "⟩")
+    text = _unbox(text)
+    text = _TEXT.sub(_plain_words, text)
+    text = re.sub(r"\^\s*\{\s*\\circ\s*\}|\^\s*\\circ", r"^\\circ", text)
+    text = re.sub(r"\^\s*\{\s*('+)\s*\}", r"\1", text)
+    text = _SQRT.sub(r"\\sqrt{\1}", text)
+    text = _full_fractions(text)
+    text = _SUBSCRIPT.sub(lambda match: f"_{match[1]}" if len(match[1]) == 1 else f"_{{{match[1]}}}", text)
+    text = re.sub(r"\s+", " ", text).strip()
+    return _without_stop(text)
+
+
+def _without_stop(text: str) -> str:
+    text = text.removesuffix("\\\\").rstrip()
+    if text[-1:] in (".", ",", ";", ":") and not text.endswith("..") and not text.endswith(r"\:"):
+        text = text[:-1].rstrip()
+    return text.removeprefix("+").strip()
+
+
+def _plain_words(match: re.Match[str]) -> str:
+    """The content of a text command: connectives become commas, single tokens and numbers lose the wrapper."""
+    content = match[1].strip()
+    if content in ("and", "or", ",", ", and", ", or", "&", ";"):
+        return ","
+    before = match.string[: match.start()].rstrip()
+    wrapped_number = re.fullmatch(r"\(?[-+]?[\d.,/ ]+\)?", content)
+    if before.endswith(("_", "_{")) or not before or wrapped_number:
+        return f"{content} "
+    return f" \\text{{{content}}}" if content else " "
+
+
+def _unbox(text: str) -> str:
+    for command in (r"\boxed", r"\fbox", r"\mathord", r"\ensuremath"):
+        while (start := text.find(command + "{")) >= 0:
+            end = closing(text, start + len(command))
+            if end < 0:
+                return text
+            text = text[:start] + text[start + len(command) + 1 : end] + text[end + 1 :]
+    return text
+
+
+def _full_fractions(text: str) -> str:
+    r"""`\frac12` and `\frac1{72}` with all their braces; a plain `3/4` as a fraction too when it is the whole text."""
+    position = 0
+    while match := _FRACTION.search(text, position):
+        start = match.start(1)
+        if match[1] != "{":
+            text = f"{text[:start]}{{{match[1]}}}{text[match.end() :]}"
+        end = closing(text, start)
+        if end < 0:
+            return text
+        after = _ARGUMENT.match(text, end + 1)
+        if after:
+            text = f"{text[: end + 1]}{{{after[1]}}}{text[after.end() :]}"
+        position = match.start() + 5
+    return text
+
+
+def squeeze(text: str) -> str:
+    """Without braces around single characters and white space, but for that between digits: `1 2` is not `12`."""
+    return re.sub(r"\{([^{}\\])\}", r"\1", re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", text))
+
+
+def closing(text: str, start: int) -> int:
+    """Where the brace that opens at `start` closes, -1 when it does not."""
+    level = 0
+    for position in range(start, len(text)):
+        if text[position] == "{":
+            level += 1
+        elif text[position] == "}":
+            level -= 1
+            if level == 0:
+                return position
+    return -1
+
+
+def depth(text: str) -> int:
+    """How deeply brackets of any kind are nested; unbalanced ones count as open."""
+    level = deepest = 0
+    for character in text:
+        if character in "([{⦃":
+            level += 1
+            deepest = max(deepest, level)
+        elif character in ")]}⦄":
+            level = max(0, level - 1)
+    return deepest
+
+
+_TOKEN = re.compile(r"\\begin\{\w+\*?\}|\\end\{\w+\*?\}|\\[a-zA-Z]+|\\.|[\s\S]")
+
+
+def split(text: str, separators: frozenset[str]) -> list[str]:
+    """The parts between separators that stand in no bracket. Brackets need not match in kind: `[0,1)` is a pair."""
+    parts = [""]
+    level = 0
+    for token in _TOKEN.findall(text):
+        if token in "([{⦃⟨" or token.startswith(r"\begin"):
+            level += 1
+        elif token in ")]}⦄⟩" or token.startswith(r"\end"):
+            level -= 1
+        if level == 0 and token in separators:
+            parts.append("")
+        else:
+            parts[-1] += token
+    return [part.strip() for part in parts]
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """Several things in one text: the brackets around them (none for a bare list) and the things."""
+
+    opening: str
+    closing: str
+    items: tuple[str, ...]
+
+
+_COMMAS = frozenset({",", ";"})
+
+
+def items(text: str) -> Items | None:
+    """The elements of a list, set, tuple or interval; None for a single thing."""
+    connected = _CONNECTIVE.sub(",", text) if "\\text" not in text else text
+    parts = split(connected, _COMMAS)
+    if len(parts) > 1:
+        return Items("", "", tuple(part for part in parts if part))
+    if len(text) > 1 and text[0] in "([⦃⟨" and text[-1] in ")]⦄⟩" and _wraps(text):
+        inner = split(text[1:-1], _COMMAS)
+        if len(inner) > 1 or text[0] == "⦃":
+            return Items(text[0], text[-1], tuple(part for part in inner if part))
+    return None
+
+
+def _wraps(text: str) -> bool:
+    """Whether the first and the last character are one pair of brackets."""
+    level = 0
+    for position, character in enumerate(text):
+        level += (character in "([{⦃⟨") - (character in ")]}⦄⟩")
+        if level == 0:
+            return position == len(text) - 1
+    return False
+
+
+def bare(text: str) -> str:
+    """Without brackets that hold one thing: `(5)` is `5`."""
+    while len(text) > 1 and text[0] + text[-1] in ("()", "{}") and _wraps(text) and not items(text):
+        text = text[1:-1].strip()
+    return text
+
+
+def sides(text: str) -> list[str]:
+    """The parts of an equation chain; one part when there is no equals sign."""
+    parts = split(re.sub(r"(?<![<>!])=+", "=", text), frozenset({"=", r"\approx"}))
+    return parts[1:] if len(parts) > 1 and not parts[0] else parts
+
+
+_MATRIX = re.compile(r"\\begin\{([pbB]?matrix|smallmatrix|array)\}(?:\{[^{}]*\})?([\s\S]*)\\end\{\1\}")
+
+
+def matrix(text: str) -> list[list[str]] | None:
+    """The cells of a text that is one matrix."""
+    inner = text[1:-1].strip() if text[:1] in ("(", "[") and text[-1:] in (")", "]") else text
+    match = _MATRIX.fullmatch(inner)
+    if not match or r"\begin" in match[2]:
+        return None
+    rows = [row for row in re.split(r"\\\\", match[2]) if row.strip()]
+    return [[cell.strip() for cell in row.split("&")] for row in rows]
