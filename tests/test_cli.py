@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import metaagentx
 
 
@@ -48,3 +50,35 @@ def test_an_unknown_command_is_one_clear_message() -> None:
     result = command("docter")
     assert result.returncode == 2
     assert "docter" in result.stderr and "Traceback" not in result.stderr
+
+
+def test_grade_says_why(tmp_path: Path) -> None:
+    right = command("grade", "--kind", "math", "--gold", r"\frac{1}{2}", "--answer", "0.5")
+    assert (right.returncode, right.stdout) == (0, "right, score 1\n")
+    wrong = command("grade", "--kind", "math", "--gold", "336", "--answer", r"so \boxed{337}")
+    assert (wrong.returncode, wrong.stdout) == (1, "wrong, score 0\n337 is not 336\n")
+    (tmp_path / "solution.py").write_text("def double(n): return 2 * n\n")
+    (tmp_path / "tests.json").write_text('{"entry_point": "double", "tests": [{"arguments": [21], "expected": 43}]}')
+    files = ("--program", str(tmp_path / "solution.py"), "--tests", str(tmp_path / "tests.json"))
+    code = command("grade", "--kind", "code", *files)
+    assert (code.returncode, code.stdout) == (1, "wrong, score 0\ntest 1 of 1: returned 42, expected 43\n")
+
+
+@pytest.mark.parametrize(
+    ("tests", "complaint"),
+    [
+        ("[", "is not JSON"),
+        ("[]", "not an empty one"),
+        ("[{}]", 'test 1: needs "input"'),
+        ('[{"arguments": [], "expected": 1}]', 'need "entry_point"'),
+        ('[{"input": "", "output": ""}, {"assert": ""}]', "one kind"),
+        ('{"entrypoint": "f", "tests": [{"assert": ""}]}', "'entrypoint' is no setting"),
+    ],
+)
+def test_a_bad_test_file_is_one_clear_line(tmp_path: Path, tests: str, complaint: str) -> None:
+    (tmp_path / "solution.py").write_text("x = 1")
+    (tmp_path / "tests.json").write_text(tests)
+    files = ("--program", str(tmp_path / "solution.py"), "--tests", str(tmp_path / "tests.json"))
+    result = command("grade", "--kind", "code", *files)
+    assert result.returncode == 2
+    assert complaint in result.stderr and "Traceback" not in result.stderr and result.stderr.count("\n") == 1

@@ -209,7 +209,7 @@ def test_training_stops_early_and_evaluation_does_not(grade: Callable[..., Grade
     assert grade("print(input())", tests, full=False).score == 0.0
 
 
-def test_the_same_program_gets_the_same_grade(grade: Callable[..., Grade]) -> None:
+def test_defect_15_the_same_program_gets_the_same_grade(grade: Callable[..., Grade]) -> None:
     source = "import random\nprint(list({'a', 'b', 'c'})[0] + str(random.random() < 0.5) + str(hash('x') % 2))"
     assert len({grade(source, CodeTests((StdinTest("", "aTrue1"),))).reason for _ in range(8)}) == 1
 

@@ -87,7 +87,7 @@ def test_held_out_pairs_are_never_paid_wrongly(runner: asyncio.Runner, pool: Gra
     assert len(wrong) <= 0.03 * sum(pair.accept for pair in pairs)
 
 
-def test_an_aime_answer_off_by_one_is_wrong(runner: asyncio.Runner, pool: GraderPool) -> None:
+def test_defect_14_an_aime_answer_off_by_one_is_wrong(runner: asyncio.Runner, pool: GraderPool) -> None:
     assert not misjudged(runner, pool, list(aime(150)))
 
 

@@ -39,7 +39,7 @@ def test_cost_is_subtracted_where_a_recipe_wants_it() -> None:
     assert reward is not None and reward.cost == pytest.approx(0.4)
 
 
-def test_a_models_fault_earns_nothing_and_an_infra_fault_has_no_reward() -> None:
+def test_defect_13_a_models_fault_earns_nothing_and_an_infra_fault_has_no_reward() -> None:
     bad = Execution([call(GOOD)], answer=GOOD, fault=Fault("cpu", "too slow"))
     reward = score(MATH, bad, Grade(1.0, True), RewardWeights(), full=False)
     assert reward is not None and reward.total == 0 and reward.reason == "cpu: too slow"

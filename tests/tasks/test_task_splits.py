@@ -30,7 +30,7 @@ def test_a_test_set_cannot_be_trained_on(source: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("source", SEVERAL)
-def test_training_yields_no_row_of_another_split(source: str, tmp_path: Path) -> None:
+def test_defect_16_training_yields_no_row_of_another_split(source: str, tmp_path: Path) -> None:
     """From the data directory: each split has its file, and rows of another one that got into it are left out."""
     start = {"train": 601, "validation": 511, "valid": 511, "test": 11, "prompt": 1}
     for split in SOURCES[source].splits:
