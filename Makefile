@@ -12,14 +12,14 @@ help:
 	@echo "make test-all     the same with the slow tests"
 	@echo "make check        format, lint and types only"
 	@echo "make fix          let ruff mend format and lint"
-	@echo "make bench        measure the sandbox against its demands"
+	@echo "make bench        measure sandbox and graders against their demands"
 	@echo "make clean        remove .venv and caches"
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "MetaAgent-X needs Python 3.11 or newer; say which one: make PYTHON=/path/to/python3.12 ..."; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,tasks,hub]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,tasks,hub,local]"
 	@touch $(INSTALLED)
 
 quickstart: $(INSTALLED)
@@ -43,6 +43,7 @@ test-all: check
 
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.sandbox
+	$(BIN)/python -m benchmarks.grading
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis .pytest_cache
