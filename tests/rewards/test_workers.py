@@ -159,8 +159,8 @@ def test_hostile_answers_many_at_once_beside_honest_ones(runner: asyncio.Runner,
         descriptors = len(os.listdir("/proc/self/fd"))
         hostile, honest = await grade_hostile(pool)
         assert len(HOSTILE) == 14
-        # On an idle machine 4 s and a fraction of one; a crowded one gets a few more.
-        assert max(hostile) < 12 and max(honest) < max(hostile)
+        # Within their deadlines, on however crowded a machine; benchmarks.grading has the times of an idle one.
+        assert max(hostile) < 60 and max(honest) < max(hostile)
         await whole(pool, descriptors)
 
     runner.run(check())
