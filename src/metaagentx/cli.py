@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from .cli_grade import grade
+from .cli_model import model_app
 from .cli_tasks import tasks_app
 from .errors import MetaAgentXError
 
@@ -46,6 +47,7 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON 
 
 
 app.command()(grade)
+app.add_typer(model_app, name="model")
 app.add_typer(tasks_app, name="tasks")
 
 

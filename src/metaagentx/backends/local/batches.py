@@ -1,0 +1,154 @@
+"""A batch of requests that are decoded together, and the step that draws the next token of each.
+
+Shapes: B rows of a step, which may be more than there are requests; the others as in `kv.py`.
+"""
+
+import shutil
+import time
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .decoder import Decoder, PlainDecoder
+from .kv import Lane, Layout
+from .requests import Request
+from .sampler import draw
+
+COMPILING_PAYS_AFTER_SECONDS = 30.0
+"""Compiling takes 10 to 20 s and saves about half of every second after it."""
+
+
+class Inputs(NamedTuple):
+    """What a step starts from. Rows without a request read token 0 at position 0 over and over."""
+
+    tokens_B: Tensor
+    positions_B: Tensor
+    advance_B: Tensor
+    temperatures_B: Tensor
+
+
+class Steps:
+    """Takes steps, compiled ones where that is wanted or pays."""
+
+    def __init__(self, decoder: Decoder, compiled: bool | Literal["auto"], rows: int | None) -> None:
+        """`rows`: how many every step has, and over their whole capacity, so that all have one shape."""
+        self._decoder = decoder
+        self._rows = rows
+        self._compiled: Callable[..., Tensor] | None = None
+        self._may_compile = compiled == "auto" and rows is None and _can_compile(decoder)
+        self._seconds = 0.0
+        if compiled is True and isinstance(decoder, PlainDecoder):
+            self._compile(decoder)
+
+    def rows(self, requests: int) -> int:
+        """How many rows a step with so many requests has."""
+        if self._rows is not None:
+            return self._rows
+        return max(requests, 2) if self._compiled else requests  # a batch of one would be compiled on its own
+
+    def span(self, longest: int, capacity: int) -> int:
+        """How many positions it looks at."""
+        return capacity if self._rows is not None else longest
+
+    def take(self, lane: Lane, inputs: Inputs, chances_B: Tensor, span: int) -> Tensor:
+        """Tokens and their log-probabilities, [2, B]."""
+        if self._compiled is not None and isinstance(self._decoder, PlainDecoder):
+            mask_B_T = self._decoder.mask(inputs.positions_B, span)
+            keys = [keys[: len(chances_B)] for keys in lane.keys_R_K_T_D]
+            values = [values[: len(chances_B)] for values in lane.values_R_K_T_D]
+            for tensor in (*keys, *values):
+                torch._dynamo.mark_dynamic(tensor, 2)
+            torch._dynamo.mark_dynamic(mask_B_T, 1)
+            return self._compiled(keys, values, inputs, mask_B_T, chances_B)
+        started = time.perf_counter()
+        logits_B_V = self._decoder.logits(lane, inputs.tokens_B, inputs.positions_B, span)
+        drawn_2_B = draw(logits_B_V, inputs.temperatures_B, chances_B)
+        if self._may_compile:
+            self._seconds += time.perf_counter() - started
+            if self._seconds > COMPILING_PAYS_AFTER_SECONDS and isinstance(self._decoder, PlainDecoder):
+                self._compile(self._decoder)
+        return drawn_2_B
+
+    def _compile(self, decoder: PlainDecoder) -> None:
+        def step(
+            keys: list[Tensor], values: list[Tensor], inputs: Inputs, mask_B_T: Tensor, chances_B: Tensor
+        ) -> Tensor:
+            logits_B_V = decoder.step(keys, values, inputs.tokens_B, inputs.positions_B, mask_B_T)
+            return draw(logits_B_V, inputs.temperatures_B, chances_B)
+
+        self._compiled = torch.compile(step, fullgraph=True, dynamic=False)
+
+
+def _can_compile(decoder: Decoder) -> bool:
+    """Compiling for a CPU needs a C++ compiler, and layers that peft has wrapped are not worth it."""
+    return isinstance(decoder, PlainDecoder) and (decoder.layout.device.type != "cpu" or bool(shutil.which("g++")))
+
+
+class Batch:
+    """Requests, each in the row of its number."""
+
+    def __init__(self, layout: Layout, capacity: int, rows: int) -> None:
+        self.lane = Lane(layout, capacity)
+        self.requests: list[Request] = []
+        self._inputs: Inputs | None = None
+        self._device = layout.device
+
+    def join(self, request: Request, kv_L_2_K_T_D: Tensor | None) -> int:
+        """Take a request in, with what has been read of it, and say in which row."""
+        row = self.lane.add()
+        if kv_L_2_K_T_D is not None:
+            self.lane.write(row, kv_L_2_K_T_D)
+        self.requests.append(request)
+        self._inputs = None
+        return row
+
+    def read(self, request: Request, tokens: int) -> Tensor:
+        """Keys and values of its first tokens."""
+        return self.lane.read(self.requests.index(request), tokens)
+
+    def leave(self, request: Request) -> Tensor:
+        """Let a request go, and give what has been read of it."""
+        row, last = self.requests.index(request), self.requests[-1]
+        kv_L_2_K_T_D = self.lane.read(row, request.length - 1)
+        self.lane.remove(row, last.length - 1)
+        self.requests[row] = last
+        self.requests.pop()
+        self._inputs = None
+        return kv_L_2_K_T_D
+
+    def outgrown(self) -> list[Request]:
+        """Those whose next token has no room, and those that nobody waits for any more."""
+        return [request for request in self.requests if request.length > self.lane.capacity]
+
+    def step(self, steps: Steps) -> list[Request]:
+        """Draw the next token of each request, and say who is finished."""
+        rows = steps.rows(len(self.requests))
+        if self._inputs is None or len(self._inputs.tokens_B) != rows:
+            self._inputs = self._fresh_inputs(rows)
+            self.lane.reserve(rows)
+        span = steps.span(max(request.length for request in self.requests), self.lane.capacity)
+        chances = [request.chance.random() for request in self.requests] + [0.5] * (rows - len(self.requests))
+        chances_B = torch.tensor(chances, dtype=torch.float64, device=self._device)
+        drawn_2_B = steps.take(self.lane, self._inputs, chances_B, span)
+        self._inputs = self._inputs._replace(
+            tokens_B=drawn_2_B[0].long() * self._inputs.advance_B,
+            positions_B=self._inputs.positions_B + self._inputs.advance_B,
+        )
+        tokens, logprobs = drawn_2_B.tolist()
+        taken = zip(self.requests, tokens, logprobs, strict=False)  # further rows belong to nobody
+        return [request for request, token, logprob in taken if request.take(int(token), logprob)]
+
+    def _fresh_inputs(self, rows: int) -> Inputs:
+        spare = rows - len(self.requests)
+
+        def tensor(values: list[int] | list[float], filler: float) -> Tensor:
+            return torch.tensor([*values, *[type(values[0])(filler)] * spare], device=self._device)
+
+        return Inputs(
+            tokens_B=tensor([request.last for request in self.requests], 0),
+            positions_B=tensor([request.length - 1 for request in self.requests], 0),
+            advance_B=tensor([1] * len(self.requests), 0),
+            temperatures_B=tensor([float(request.params.temperature) for request in self.requests], 1.0),
+        )

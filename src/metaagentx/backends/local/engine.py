@@ -1,0 +1,242 @@
+"""Samples completions for many callers at once.
+
+Requests join and leave while decoding goes on; prompts that begin alike are read once; keys and values stay within a
+budget, and requests that do not fit wait. The work is done in the model's thread a few steps at a time, so that
+training on the same model gets its turn; if it changes the weights, what was read with the old ones is read again.
+
+A request's draws depend on its seed and on nothing else in the batch. In the deterministic mode the very bits do:
+every step has the same shape, a prompt is read in pieces that begin at fixed places, and what sampling has read is
+not reused, so that it does not matter who else is there, who came first, or what is still remembered.
+"""
+
+import asyncio
+import hashlib
+import random
+from collections import Counter, deque
+from collections.abc import Sequence
+from threading import Lock
+from typing import Literal
+
+import torch
+
+from ...errors import MetaAgentXError
+from ...policy import Completion, SamplingParams
+from .batches import Batch, Steps
+from .decoder import Decoder, Part, PlainDecoder, is_plain
+from .generic import GenericDecoder
+from .kv import Blocks, capacity_for
+from .model import LocalModel
+from .requests import Request, StopTexts
+
+STEPS_PER_TURN = 16
+READ_AT_ONCE = 4096
+"""Tokens of prompts in one pass."""
+BLOCK = 16
+DETERMINISTIC_BLOCK = 64
+DETERMINISTIC_ROWS = 32
+DEFAULT_BUDGET_BYTES = 1 << 30
+
+
+class Engine:
+    """The sampler of one model. `compiled` pays for compiling (about 10 s) in long runs; "auto" waits until it does."""
+
+    def __init__(
+        self,
+        model: LocalModel,
+        *,
+        max_batch: int = 128,
+        kv_budget_tokens: int | None = None,
+        compiled: bool | Literal["auto"] = "auto",
+        deterministic: bool = False,
+    ) -> None:
+        """`kv_budget_tokens`: how many positions are kept in all, by default as many as fit in 1 GiB."""
+        self._model = model
+        self._decoder: Decoder = PlainDecoder(model) if is_plain(model.module) else GenericDecoder(model)
+        self._steps = Steps(self._decoder, compiled, DETERMINISTIC_ROWS if deterministic else None)
+        self._rows = DETERMINISTIC_ROWS if deterministic else max_batch
+        self._max_batch = max_batch
+        self._deterministic = deterministic
+        fits = max(DEFAULT_BUDGET_BYTES // self._decoder.layout.bytes_per_token, capacity_for(model.context_length))
+        self._budget = fits if kv_budget_tokens is None else kv_budget_tokens
+        self._blocks = Blocks(DETERMINISTIC_BLOCK if deterministic else BLOCK)
+        self._batches: list[Batch] = []
+        self._queue: deque[Request] = deque()
+        self._version = model.version
+        self._unseeded: Counter[bytes] = Counter()
+        self._lock = Lock()  # guards the next two, which callers touch too
+        self._inbox: deque[Request] = deque()
+        self._working = False
+
+    async def sample(self, prompt: Sequence[int], params: SamplingParams) -> Completion:
+        """Draw one completion."""
+        request = self._request(prompt, params)
+        with self._lock:
+            self._inbox.append(request)
+            if not self._working:
+                self._working = True
+                self._model.submit(self._work)
+        return await asyncio.wrap_future(request.future)
+
+    def _request(self, prompt: Sequence[int], params: SamplingParams) -> Request:
+        prompt = tuple(prompt)
+        room = self._model.context_length - len(prompt)
+        vocabulary: int = self._model.module.config.vocab_size
+        if not prompt or min(prompt) < 0 or max(prompt) >= vocabulary:
+            raise MetaAgentXError(f"a prompt is one or more tokens from 0 to {vocabulary - 1}")
+        if room < 1:
+            raise MetaAgentXError(
+                f"the prompt has {len(prompt)} tokens, and the model's context of {self._model.context_length} leaves "
+                "no room for a reply: shorten the prompt or use a model with a longer context"
+            )
+        if params.max_tokens < 1 or params.temperature < 0:
+            raise MetaAgentXError("max_tokens must be at least 1 and temperature at least 0")
+        limit = min(params.max_tokens, room)
+        if capacity_for(len(prompt) + limit) > self._budget:
+            raise MetaAgentXError(
+                f"a request for {limit} tokens after {len(prompt)} takes {capacity_for(len(prompt) + limit)} places, "
+                f"and kv_budget_tokens is {self._budget}: raise it or ask for less"
+            )
+        tokenizer = self._model.tokenizer
+        ends = tokenizer.end_tokens.union(params.stop_tokens)
+        stops = StopTexts(params.stop, tokenizer) if params.stop else None
+        return Request(prompt, params, limit, ends, stops, self._chance(prompt, params.seed))
+
+    def _chance(self, prompt: tuple[int, ...], seed: int | None) -> random.Random:
+        if seed is not None or not self._deterministic:
+            return random.Random(seed)
+        digest = hashlib.sha256(repr(prompt).encode()).digest()
+        self._unseeded[digest] += 1
+        return random.Random(digest + self._unseeded[digest].to_bytes(8, "big"))
+
+    # From here on everything runs in the model's thread.
+
+    def _work(self) -> None:
+        """A few steps, then the same again after whoever else waits for the model."""
+        try:
+            with torch.inference_mode():
+                self._notice_new_weights()
+                for _ in range(STEPS_PER_TURN):
+                    self._admit()
+                    for batch in list(self._batches):
+                        self._step(batch)
+        except Exception as error:  # noqa: BLE001  the callers are waiting in other threads: each of them gets it
+            self._fail_all(error)
+        with self._lock:
+            self._working = bool(self._inbox or self._queue or self._batches)
+            if self._working:
+                self._model.submit(self._work)
+
+    def _fail_all(self, error: Exception) -> None:
+        with self._lock:
+            waiting = [*self._live(), *self._queue, *self._inbox]
+            self._inbox.clear()
+        self._queue.clear()
+        self._batches.clear()
+        self._blocks.clear()
+        for request in waiting:
+            request.fail(error)
+
+    def _live(self) -> list[Request]:
+        return [request for batch in self._batches for request in batch.requests]
+
+    def _notice_new_weights(self) -> None:
+        if self._version != self._model.version:
+            self._version = self._model.version
+            self._decoder.refresh()
+            self._blocks.clear()
+            self._queue.extendleft(reversed(self._live()))
+            self._batches.clear()
+
+    def _step(self, batch: Batch) -> None:
+        for request in batch.outgrown():
+            self._place(request).join(request, batch.leave(request))
+        if batch.requests:
+            for request in batch.step(self._steps):
+                kv_L_2_K_T_D = batch.leave(request)
+                if not self._deterministic:
+                    self._blocks.add(request.context(), kv_L_2_K_T_D)
+        if not batch.requests:
+            self._batches.remove(batch)
+
+    def _place(self, request: Request) -> Batch:
+        """A batch of the right capacity with a row to spare."""
+        capacity = capacity_for(request.length)
+        for batch in self._batches:
+            if batch.lane.capacity == capacity and len(batch.requests) < self._rows:
+                return batch
+        self._batches.append(Batch(self._decoder.layout, capacity, self._rows))
+        return self._batches[-1]
+
+    def _admit(self) -> None:
+        with self._lock:
+            self._queue.extend(self._inbox)
+            self._inbox.clear()
+        if not self._queue:
+            return
+        live = self._live()
+        held = sum(capacity_for(request.need) for request in live)
+        admitted: list[Request] = []
+        while self._queue and len(live) + len(admitted) < self._max_batch:
+            need = capacity_for(self._queue[0].need)
+            if held + need > self._budget:
+                break
+            request = self._queue.popleft()
+            if not request.future.cancelled():
+                held += need
+                admitted.append(request)
+        self._blocks.shrink(self._budget - held)
+        while admitted:
+            admitted = self._read(admitted)
+            self._blocks.shrink(self._budget - held)
+
+    def _read(self, requests: list[Request]) -> list[Request]:
+        """Read all but the last token of each request, and give back those that had better wait for others.
+
+        That is who shares more of its beginning with a request of this round than with what is remembered.
+        """
+        seen: set[int] = set()
+        later: list[Request] = []
+        started: list[tuple[Request, Batch, list[Part]]] = []
+        for request in requests:
+            context = request.context()
+            known = self._blocks.longest(context)
+            marks = _marks(context, self._blocks.size)
+            if len(marks) > len(known) and marks[len(known)] in seen:
+                later.append(request)
+                continue
+            seen.update(marks)
+            batch = self._place(request)
+            row = batch.join(request, torch.cat(known, dim=3) if known else None)
+            started.append((request, batch, self._parts(row, context, len(known) * self._blocks.size)))
+        self._extend(started)
+        for request, batch, _ in started:
+            context = request.context()
+            self._blocks.add(context, batch.read(request, len(context)))
+        return later
+
+    def _parts(self, row: int, context: list[int], start: int) -> list[Part]:
+        size = self._blocks.size if self._deterministic else READ_AT_ONCE
+        return [Part(row, at, context[at : at + size]) for at in range(start, len(context), size)]
+
+    def _extend(self, started: list[tuple[Request, Batch, list[Part]]]) -> None:
+        """Read the parts, many at a time; in the deterministic mode one by one, so that each has its own shape."""
+        at_once = 1 if self._deterministic else READ_AT_ONCE
+        waiting: dict[Batch, list[Part]] = {}
+        for _, batch, parts in started:
+            for part in parts:
+                gathered = waiting.setdefault(batch, [])
+                if gathered and sum(len(p.tokens) for p in gathered) + len(part.tokens) > at_once:
+                    self._decoder.extend(batch.lane, gathered)
+                    gathered.clear()
+                gathered.append(part)
+        for batch, gathered in waiting.items():
+            self._decoder.extend(batch.lane, gathered)
+
+
+def _marks(tokens: list[int], size: int) -> list[int]:
+    """One number for each whole block of a sequence, which stands for all that has come up to its end."""
+    marks, before = [], 0
+    for start in range(0, len(tokens) - size + 1, size):
+        before = hash((before, *tokens[start : start + size]))
+        marks.append(before)
+    return marks

@@ -1,0 +1,163 @@
+"""A model in this process: its weights, its tokenizer, and the one thread that may touch them.
+
+Sampling and training both go through `run`, which executes one function at a time in the model's own thread: the event
+loop is never blocked and nobody reads weights that are being written. Whoever changes weights calls `weights_changed`,
+and cached keys and values of the old ones are not used again. fp32 on a CPU: bf16 is slower there, and kills the
+process on some virtual machines.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from ...errors import MetaAgentXError
+from .chat import ChatTokenizer
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class LoraOptions:
+    """Train small matrices beside frozen weights."""
+
+    rank: int = 16
+    alpha: int = 32
+    targets: str | tuple[str, ...] = "all-linear"
+    """Names of the layers that get one."""
+
+
+@dataclass(eq=False)
+class LocalModel:
+    """One model. `with_adapter` gives further ones on the same weights, each with a LoRA of its own."""
+
+    module: Any
+    """The causal LM of transformers, or a peft model around it."""
+    tokenizer: ChatTokenizer
+    device: torch.device
+    dtype: torch.dtype
+    context_length: int
+    adapter: str | None = None
+    """The LoRA that is on while this model's functions run."""
+    version: int = 0
+    """Counts changes of the weights."""
+    _has_adapters: bool = False
+    _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "model"))
+
+    async def run(self, function: Callable[[], T]) -> T:
+        """The function's result, computed in the model's thread."""
+        return await asyncio.wrap_future(self.submit(function))
+
+    def submit(self, function: Callable[[], T]) -> "Future[T]":
+        """The same for those who do not wait in an event loop."""
+
+        def in_turn() -> T:
+            self._choose_adapter()
+            return function()
+
+        return self._thread.submit(in_turn)
+
+    def weights_changed(self) -> None:
+        """Say that the weights are not what they were."""
+        self.version += 1
+
+    def _choose_adapter(self) -> None:
+        if self.adapter is not None:
+            if self.module.active_adapter != self.adapter:
+                self.module.set_adapter(self.adapter)
+            self.module.base_model.enable_adapter_layers()
+        elif self._has_adapters:
+            self.module.base_model.disable_adapter_layers()
+
+    def with_adapter(self, name: str, lora: LoraOptions) -> "LocalModel":
+        """A model of its own on the same weights: they share all but a LoRA, and the thread."""
+        module = _with_lora(self.module, lora, name)
+        self.module, self._has_adapters = module, True  # from here on this one, too, is reached through peft
+        return replace(self, adapter=name, version=0)
+
+
+def load_model(
+    path: str | Path, *, device: str | None = None, gguf_file: str | None = None, lora: LoraOptions | None = None
+) -> LocalModel:
+    """A model from a directory in Hugging Face format, or from a GGUF file in a directory.
+
+    `device` is a GPU where there is one. Only frozen weights go without a gradient: with `lora` all but the LoRA.
+    """
+    path = Path(path)
+    _check_directory(path, gguf_file)
+    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    dtype = torch.bfloat16 if place.type == "cuda" else torch.float32
+    module, tokenizer = _read(path, gguf_file, dtype)
+    module.to(place).eval()
+    ends = module.generation_config.eos_token_id if module.generation_config else None
+    chat = ChatTokenizer(tokenizer, [ends] if isinstance(ends, int) else ends or [], name=str(path))
+    context: int = module.config.max_position_embeddings
+    if lora is None:
+        return LocalModel(module, chat, place, dtype, context)
+    module = _with_lora(module, lora, "default")
+    return LocalModel(module, chat, place, dtype, context, adapter="default", _has_adapters=True)
+
+
+def _read(path: Path, gguf_file: str | None, dtype: torch.dtype) -> tuple[Any, Any]:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging as hf_logging
+
+    hf_logging.disable_progress_bar()
+    options: dict[str, Any] = {"gguf_file": gguf_file} if gguf_file else {}
+    try:
+        tokenizer: Any = AutoTokenizer.from_pretrained(path, **options)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            path, dtype=dtype, attn_implementation="sdpa", output_loading_info=True, **options
+        )
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
+        raise MetaAgentXError(f"{path} does not load: {str(error).strip().splitlines()[0]}") from error
+    module, info = loaded
+    if missing := sorted(info["missing_keys"]):
+        raise MetaAgentXError(
+            f"{path} lacks {len(missing)} of its weights, {missing[0]} for one: the checkpoint is incomplete, or of "
+            "another architecture than its config.json says"
+        )
+    return module, tokenizer
+
+
+def _check_directory(path: Path, gguf_file: str | None) -> None:
+    if not path.exists():
+        raise MetaAgentXError(
+            f"there is no model at {path}: `metaagentx model new {path}` makes a small one, `hf download NAME "
+            f"--local-dir {path}` fetches one from the Hugging Face hub"
+        )
+    if gguf_file is not None:
+        if not (path / gguf_file).is_file():
+            raise MetaAgentXError(f"there is no file {gguf_file} in {path}")
+        return
+    if not (path / "config.json").is_file():
+        raise MetaAgentXError(
+            f"{path} is not a model directory: it has no config.json (a GGUF file is named with gguf_file)"
+        )
+    try:
+        json.loads((path / "config.json").read_text())
+    except ValueError as error:
+        raise MetaAgentXError(f"{path / 'config.json'} is not valid JSON: {error}") from error
+    for file in sorted(path.glob("*.safetensors")):
+        try:
+            with safe_open(file, "pt"):
+                pass
+        except SafetensorError as error:
+            raise MetaAgentXError(f"{file} is truncated or not a safetensors file ({error}): copy it again") from error
+
+
+def _with_lora(module: Any, lora: LoraOptions, name: str) -> Any:
+    from peft import LoraConfig, PeftModel, get_peft_model
+
+    targets = lora.targets if isinstance(lora.targets, str) else list(lora.targets)
+    config = LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules=targets, task_type="CAUSAL_LM")
+    if isinstance(module, PeftModel):
+        module.add_adapter(name, config)
+        return module.eval()
+    return get_peft_model(module, config, adapter_name=name).eval()

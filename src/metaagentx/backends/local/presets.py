@@ -1,0 +1,73 @@
+"""Small models to start from: Qwen3's architecture, tied embeddings, random weights, our own tokenizer.
+
+`new_model` writes a directory in Hugging Face format, the same bytes for the same preset and seed.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from ...errors import MetaAgentXError
+from .vocabulary import train_tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """The shape of a model."""
+
+    width: int
+    layers: int
+    heads: int
+    key_heads: int
+    hidden: int
+    """Width inside the MLP."""
+    vocabulary: int
+    context: int = 4096
+
+
+PRESETS = {
+    "nano": Preset(width=96, layers=2, heads=4, key_heads=2, hidden=256, vocabulary=1024),
+    "tiny": Preset(width=128, layers=4, heads=4, key_heads=2, hidden=320, vocabulary=1024),
+    "small": Preset(width=192, layers=4, heads=6, key_heads=3, hidden=512, vocabulary=1536),
+    "4m": Preset(width=256, layers=4, heads=8, key_heads=4, hidden=896, vocabulary=2048),
+    "10m": Preset(width=384, layers=5, heads=12, key_heads=6, hidden=1280, vocabulary=2048),
+}
+
+
+def new_model(path: Path, preset: str, seed: int = 0) -> int:
+    """Write a new model to a directory that is not there yet, and say how many parameters it has."""
+    from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
+    from transformers.utils import logging as hf_logging
+
+    if preset not in PRESETS:
+        raise MetaAgentXError(f"there is no preset {preset}: choose one of {', '.join(PRESETS)}")
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise MetaAgentXError(f"{path} is there already: remove it or choose another place")
+    shape = PRESETS[preset]
+    tokenizer = train_tokenizer(shape.vocabulary)
+    config = Qwen3Config(
+        vocab_size=shape.vocabulary,
+        hidden_size=shape.width,
+        intermediate_size=shape.hidden,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.key_heads,
+        head_dim=shape.width // shape.heads,
+        max_position_embeddings=shape.context,
+        tie_word_embeddings=True,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=None,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = Qwen3ForCausalLM(config)
+    model.generation_config = GenerationConfig(
+        do_sample=True, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id
+    )
+    hf_logging.disable_progress_bar()
+    path.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    return sum(parameter.numel() for parameter in model.parameters())

@@ -1,0 +1,70 @@
+"""Small random models and data for the tests of training."""
+
+import math
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import metaagentx.backends.local.threads  # noqa: F401  before torch
+
+# isort: split
+import torch
+
+from metaagentx.backends.local.chat import ChatTokenizer
+from metaagentx.backends.local.model import LocalModel
+from metaagentx.backends.local.vocabulary import train_tokenizer
+from metaagentx.policy import Datum
+
+VOCABULARY = 24
+
+
+@cache
+def chat_tokenizer() -> ChatTokenizer:
+    return ChatTokenizer(train_tokenizer(1024))
+
+
+def random_model(kind: str = "qwen3", dtype: torch.dtype = torch.float64, **changes: Any) -> LocalModel:
+    """A model of a few thousand weights, large enough ones that log-probabilities differ."""
+    from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+
+    shape: dict[str, Any] = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 8,
+        "max_position_embeddings": 256,
+        "initializer_range": 0.3,
+        "tie_word_embeddings": kind == "qwen3",
+        "pad_token_id": None,
+        "bos_token_id": None,
+        "eos_token_id": None,
+    } | changes
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        kinds: dict[str, tuple[Any, Any]] = {
+            "qwen3": (Qwen3ForCausalLM, Qwen3Config),
+            "llama": (LlamaForCausalLM, LlamaConfig),
+        }
+        causal_lm, config = kinds[kind]
+        module = causal_lm(config(**shape))
+    module.to(dtype).eval()
+    return LocalModel(module, chat_tokenizer(), torch.device("cpu"), dtype, shape["max_position_embeddings"])
+
+
+def datum(prompt: tuple[int, ...], reply: tuple[int, ...], advantage: float = 1.0, gap: float = 0.1) -> Datum:
+    """A reply that is trained on; its behaviour log-probabilities are made up."""
+    count = len(prompt) + len(reply)
+    weights = (0.0,) * len(prompt) + (1.0,) * len(reply)
+    behaviour = tuple(-3.0 + gap * ((7 * index) % 5 - 2) for index in range(count))
+    reference = tuple(value - 0.2 for value in behaviour)
+    return Datum(prompt + reply, weights, advantage, behaviour, reference)
+
+
+def relative_difference(left: Mapping[str, torch.Tensor], right: Mapping[str, torch.Tensor]) -> float:
+    """The norm of all that differs, beside the norm of all there is."""
+    assert left.keys() == right.keys()
+    difference = math.sqrt(sum(float((left[name] - right[name]).square().sum()) for name in right))
+    return difference / math.sqrt(sum(float(value.square().sum()) for value in right.values()))

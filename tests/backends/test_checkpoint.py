@@ -1,0 +1,199 @@
+"""Checkpoints: going on equals never having stopped, other programs can read them, and broken ones say so."""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tests.backends.learners  # noqa: F401  before torch
+
+# isort: split
+import torch
+
+from metaagentx.backends.local.checkpoint import load_checkpoint, save_checkpoint
+from metaagentx.backends.local.model import LocalModel, LoraOptions, load_model
+from metaagentx.backends.local.presets import new_model
+from metaagentx.backends.local.training import Learner
+from metaagentx.errors import MetaAgentXError
+from metaagentx.policy import Datum, LossOptions
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path: Path = tmp_path_factory.mktemp("models") / "nano"
+    new_model(path, "nano")
+    return path
+
+
+@pytest.fixture(scope="module")
+def checkpoint(directory: Path) -> Path:
+    learner = Learner(load_model(directory))
+    step(learner, 0)
+    save_checkpoint(learner, "designer", directory.parent / "saved")
+    return directory.parent / "saved"
+
+
+def step(learner: Learner, seed: int, *, finish: bool = True) -> None:
+    """A step on random data, which come from the generator whose state is part of a checkpoint."""
+    tokens = torch.randint(0, 200, (4, 12)).tolist()
+    data = [Datum(tuple(row), (0.0,) * 4 + (1.0,) * 8, advantage=seed - 1.5, logprobs=(-5.0,) * 12) for row in tokens]
+    learner.forward_backward(data, "importance_sampling", LossOptions())
+    if finish:
+        learner.optim_step(1e-3)
+
+
+def digest(learner: Learner) -> str:
+    """Every bit that matters: weights, moments, gradient and random numbers."""
+    found = hashlib.sha256()
+    for name, weight in sorted(learner.model.module.state_dict().items()):
+        found.update(name.encode() + weight.numpy().tobytes())
+    for name, parameter in sorted(learner.weights.items()):
+        for key, tensor in sorted(learner.optimizer.state.get(parameter, {}).items()):
+            found.update(f"{name}{key}".encode() + tensor.numpy().tobytes())
+    for name, gradient in sorted(learner.gradients.items()):
+        found.update(name.encode() + gradient.numpy().tobytes())
+    found.update(torch.get_rng_state().numpy().tobytes() + repr(learner.progress).encode())
+    return found.hexdigest()
+
+
+def with_lora(directory: Path) -> LocalModel:
+    """The model that the designer learns on, of two that share the weights."""
+    base = load_model(directory)
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        designer = base.with_adapter("designer", LoraOptions(rank=4))
+        base.with_adapter("executor", LoraOptions(rank=4))
+    designer.module.set_adapter("designer")
+    return designer
+
+
+@pytest.mark.parametrize("make", [load_model, with_lora])
+@pytest.mark.parametrize("in_the_middle", [False, True])
+def test_going_on_equals_never_having_stopped(
+    directory: Path, tmp_path: Path, make: Callable[[Path], LocalModel], in_the_middle: bool
+) -> None:
+    torch.manual_seed(3)
+    first = Learner(make(directory))
+    step(first, 0)
+    step(first, 1, finish=not in_the_middle)
+    first.progress.token_budget = 100
+    save_checkpoint(first, "designer", tmp_path / "5")
+    step(first, 2)
+    step(first, 3)
+    torch.manual_seed(99)
+    second = Learner(make(directory))
+    version = second.model.version
+    load_checkpoint(second, tmp_path / "5")
+    assert second.model.version == version + 1
+    assert second.progress.token_budget == 100
+    step(second, 2)
+    step(second, 3)
+    assert digest(second) == digest(first)
+
+
+def test_plain_transformers_loads_it_and_gives_the_same_logits(checkpoint: Path, directory: Path) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    learner = Learner(load_model(directory))
+    load_checkpoint(learner, checkpoint)
+    plain = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+    tokenizer: Any = AutoTokenizer.from_pretrained(checkpoint)
+    messages = [{"role": "user", "content": "What is 2 + 2?"}]
+    tokens = tokenizer.apply_chat_template(messages, add_generation_prompt=True)["input_ids"]
+    assert tokens == learner.model.tokenizer.encode_chat(messages)
+    with torch.no_grad():
+        expected = learner.model.module(input_ids=torch.tensor([tokens])).logits
+        assert torch.equal(plain(input_ids=torch.tensor([tokens])).logits, expected)
+
+
+def test_a_lora_loads_in_plain_peft(directory: Path, tmp_path: Path) -> None:
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    learner = Learner(with_lora(directory))
+    step(learner, 0)
+    save_checkpoint(learner, "designer", tmp_path / "1")
+    plain = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(directory), tmp_path / "1")
+    tokens = torch.tensor([[1, 2, 3]])
+    with torch.no_grad():
+        assert torch.equal(plain(input_ids=tokens).logits, learner.model.module(input_ids=tokens).logits)
+
+
+def test_only_the_models_own_files_lie_beside_its_config(checkpoint: Path) -> None:
+    """A server loads every safetensors file there, and none of ours is a weight."""
+    assert [file.name for file in checkpoint.glob("*.safetensors")] == ["model.safetensors"]
+    assert sorted(file.name for file in (checkpoint / "training").iterdir()) == [
+        "optimizer.safetensors",
+        "random.safetensors",
+        "state.json",
+    ]
+    assert json.loads((checkpoint / "training" / "state.json").read_text())["role"] == "designer"
+
+
+def test_a_checkpoint_is_replaced_whole(directory: Path, tmp_path: Path) -> None:
+    learner = Learner(load_model(directory))
+    save_checkpoint(learner, "designer", tmp_path / "a" / "latest")
+    step(learner, 0)
+    save_checkpoint(learner, "designer", tmp_path / "a" / "latest")
+    assert os.listdir(tmp_path / "a") == ["latest"]
+    (tmp_path / "a" / "latest").rename(tmp_path / "a" / ".latest.replaced")  # killed between the two renames
+    other = Learner(load_model(directory))
+    load_checkpoint(other, tmp_path / "a" / "latest")
+    assert other.progress.steps == 1
+
+
+def test_nothing_half_written_is_left_when_saving_fails(directory: Path, tmp_path: Path) -> None:
+    learner = Learner(load_model(directory))
+    (tmp_path / "latest").write_text("a file where the checkpoint is to be")
+    learner.gradients["model.norm.weight"] = torch.zeros(2, 2).T[:1].to_sparse()  # safetensors cannot write this
+    with pytest.raises((ValueError, RuntimeError)):
+        save_checkpoint(learner, "designer", tmp_path / "latest")
+    assert os.listdir(tmp_path) == ["latest"]
+
+
+BROKEN: list[tuple[str, Callable[[Path], object], str]] = [
+    ("weights", lambda path: os.truncate(path / "model.safetensors", 5000), "model.safetensors is truncated"),
+    ("moments", lambda path: os.truncate(path / "training/optimizer.safetensors", 5000), "missing or truncated"),
+    ("random", lambda path: (path / "training/random.safetensors").unlink(), "missing or truncated"),
+    ("state", lambda path: os.truncate(path / "training/state.json", 20), "state.json is missing, truncated or not"),
+    ("config", lambda path: os.truncate(path / "config.json", 20), "config.json is not valid JSON"),
+    ("tokenizer", lambda path: os.truncate(path / "tokenizer.json", 20), "does not load"),
+    (
+        "format",
+        lambda path: (path / "training/state.json").write_text('{"format": 2}'),
+        "has format 2, and this version reads 1",
+    ),
+]
+
+
+@pytest.mark.parametrize(("what", "damage", "line"), BROKEN, ids=[row[0] for row in BROKEN])
+def test_a_truncated_checkpoint_changes_nothing_and_says_so(
+    checkpoint: Path, directory: Path, tmp_path: Path, what: str, damage: Callable[[Path], object], line: str
+) -> None:
+    import shutil
+
+    shutil.copytree(checkpoint, tmp_path / "broken")
+    damage(tmp_path / "broken")
+    refuses(Learner(load_model(directory)), tmp_path / "broken", line)
+
+
+def refuses(learner: Learner, path: Path, line: str) -> None:
+    before = digest(learner)
+    with pytest.raises(MetaAgentXError, match=line) as caught:
+        load_checkpoint(learner, path)
+    assert "\n" not in str(caught.value)
+    assert digest(learner) == before
+
+
+def test_a_foreign_checkpoint_says_so(checkpoint: Path, directory: Path, tmp_path: Path) -> None:
+    nano = Learner(load_model(directory))
+    refuses(nano, tmp_path / "nowhere", "there is no checkpoint at")
+    refuses(nano, directory, "has no training state")
+    new_model(tmp_path / "tiny", "tiny")
+    tiny = Learner(load_model(tmp_path / "tiny"))
+    refuses(tiny, checkpoint, "the checkpoint of another model")
+    refuses(Learner(with_lora(directory)), checkpoint, "holds full weights, and this policy trains a LoRA")

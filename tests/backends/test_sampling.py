@@ -1,0 +1,132 @@
+"""Sampling against a plain forward pass, and conversations that are continued and never encoded anew."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+import metaagentx.backends.local.threads  # noqa: F401  before torch
+
+# isort: split
+import torch
+
+from metaagentx.backends.local.engine import Engine
+from metaagentx.backends.local.model import LocalModel, load_model
+from metaagentx.backends.local.presets import new_model
+from metaagentx.errors import MetaAgentXError
+from metaagentx.policy import Completion, SamplingParams
+from tests.backends.learners import chat_tokenizer, random_model
+
+PROMPTS = [[1, 2, 3], [1, 2, 3, 4, 5, 6], [1, 2, 3], [7] * 40, [1, 2]]
+
+
+def sample_all(engine: Engine, prompts: list[list[int]], max_tokens: int = 12) -> list[Completion]:
+    async def everybody() -> list[Completion]:
+        asks = (engine.sample(p, SamplingParams(max_tokens, seed=n)) for n, p in enumerate(prompts))
+        return await asyncio.gather(*asks)
+
+    return asyncio.run(everybody())
+
+
+def plain_logprobs(model: LocalModel, prompt: list[int], drawn: tuple[int, ...]) -> list[float]:
+    tokens = torch.tensor([[*prompt, *drawn]])
+    with torch.no_grad():
+        logits = model.module(input_ids=tokens).logits.log_softmax(-1)
+    return [float(logits[0, len(prompt) - 1 + n, token]) for n, token in enumerate(drawn)]
+
+
+@pytest.mark.parametrize("kind", ["qwen3", "llama"])
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_drawn_logprobs_are_those_of_a_full_forward_pass(kind: str, deterministic: bool) -> None:
+    model = random_model(kind, torch.float32)
+    engine = Engine(model, compiled=False, deterministic=deterministic)
+    for prompt, drawn in zip(PROMPTS, sample_all(engine, PROMPTS), strict=True):
+        assert len(drawn.tokens) == len(drawn.logprobs) <= 12
+        assert drawn.logprobs == pytest.approx(plain_logprobs(model, prompt, drawn.tokens), abs=1e-4)
+
+
+def test_a_requests_draws_are_its_own_whatever_else_is_in_the_batch() -> None:
+    model = random_model("qwen3", torch.float32)
+    together = sample_all(Engine(model, compiled=False), PROMPTS)
+    for number, prompt in enumerate(PROMPTS):
+        alone = asyncio.run(Engine(model, compiled=False).sample(prompt, SamplingParams(12, seed=number)))
+        assert alone.tokens == together[number].tokens
+
+
+def test_the_deterministic_mode_gives_the_same_bits_twice() -> None:
+    model = random_model("qwen3", torch.float32)
+    first = sample_all(Engine(model, compiled=False, deterministic=True), PROMPTS)
+    assert sample_all(Engine(model, compiled=False, deterministic=True), PROMPTS) == first
+
+
+def test_requests_that_do_not_fit_wait_for_their_turn() -> None:
+    model = random_model("qwen3", torch.float32)
+    roomy = sample_all(Engine(model, compiled=False), PROMPTS * 4)
+    tight = sample_all(Engine(model, compiled=False, max_batch=2, kv_budget_tokens=256), PROMPTS * 4)
+    assert [drawn.tokens for drawn in tight] == [drawn.tokens for drawn in roomy]
+
+
+def test_greedy_is_greedy_and_stop_tokens_stop() -> None:
+    model = random_model("qwen3", torch.float32)
+    greedy = asyncio.run(Engine(model, compiled=False).sample([1, 2], SamplingParams(6, temperature=0.0)))
+    with torch.no_grad():
+        best = int(model.module(input_ids=torch.tensor([[1, 2]])).logits[0, -1].argmax())
+    assert greedy.tokens[0] == best
+    stopped = asyncio.run(
+        Engine(model, compiled=False).sample([1, 2], SamplingParams(6, temperature=0.0, stop_tokens=(best,)))
+    )
+    assert (stopped.tokens, stopped.finish) == ((best,), "stop")
+
+
+def test_new_weights_are_used_at_once() -> None:
+    model = random_model("qwen3", torch.float32)
+    engine = Engine(model, compiled=False)
+    sample_all(engine, PROMPTS)
+    with torch.no_grad():
+        for parameter in model.module.parameters():
+            parameter.mul_(1.5)
+    model.version += 1
+    drawn = sample_all(engine, PROMPTS)[1]
+    assert drawn.logprobs == pytest.approx(plain_logprobs(model, PROMPTS[1], drawn.tokens), abs=1e-4)
+
+
+def test_a_prompt_longer_than_the_context_is_one_clear_line() -> None:
+    engine = Engine(random_model("qwen3", torch.float32), compiled=False)
+    with pytest.raises(MetaAgentXError, match="256"):
+        asyncio.run(engine.sample([1] * 300, SamplingParams(4)))
+
+
+def test_a_continuation_keeps_tokens_that_encoding_anew_would_change() -> None:
+    tokenizer = chat_tokenizer()
+    prompt = tokenizer.encode_chat([{"role": "user", "content": "Add 2 and 2."}])
+    word = tokenizer.hf.encode("delivery", add_special_tokens=False)
+    letters = [tokenizer.hf.encode(letter, add_special_tokens=False)[0] for letter in "delivery"]
+    assert len(word) < len(letters)  # the model wrote it in other pieces than the tokenizer would
+    longer = tokenizer.encode_continuation([*prompt, *letters], [{"role": "user", "content": "Go on."}])
+    assert longer[: len(prompt) + len(letters)] == [*prompt, *letters]
+    assert tokenizer.decode(letters) == "delivery"
+
+
+def test_a_new_model_loads_in_plain_transformers_and_is_the_same_twice(tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    for name in ("one", "two"):
+        new_model(tmp_path / name, "nano", seed=3)
+    assert (tmp_path / "one" / "model.safetensors").read_bytes() == (
+        tmp_path / "two" / "model.safetensors"
+    ).read_bytes()
+    module = AutoModelForCausalLM.from_pretrained(tmp_path / "one")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "one")
+    assert tokenizer.chat_template
+    ours = load_model(tmp_path / "one")
+    tokens = torch.tensor([ours.tokenizer.encode_chat([{"role": "user", "content": "2 + 2"}])])
+    with torch.no_grad():
+        assert torch.equal(module(input_ids=tokens).logits, ours.module(input_ids=tokens).logits)
+
+
+def test_a_path_that_is_no_model_is_one_clear_line(tmp_path: Path) -> None:
+    with pytest.raises(MetaAgentXError, match="nowhere"):
+        load_model(tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(MetaAgentXError, match="empty"):
+        load_model(tmp_path / "empty")

@@ -1,0 +1,281 @@
+"""Learning: losses fall, rewards rise, runs repeat to the bit, roles leave no trace on each other, memory runs out."""
+
+import asyncio
+import logging
+import math
+import random
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tests.backends.learners as learners
+
+# isort: split
+import torch
+
+from metaagentx.backends.local.engine import Engine
+from metaagentx.backends.local.model import LocalModel, LoraOptions, load_model
+from metaagentx.backends.local.policy import LocalPolicy
+from metaagentx.backends.local.presets import new_model
+from metaagentx.backends.local.training import Learner, TrainingOptions
+from metaagentx.errors import MetaAgentXError
+from metaagentx.policy import Completion, Datum, LossOptions, SamplingParams
+
+PROMPT = [{"role": "user", "content": "Say something."}]
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path: Path = tmp_path_factory.mktemp("models") / "tiny"
+    new_model(path, "tiny")
+    return path
+
+
+def bits(model: LocalModel) -> dict[str, bytes]:
+    return {name: weight.detach().numpy().tobytes() for name, weight in model.module.state_dict().items()}
+
+
+async def supervise(policy: LocalPolicy, steps: int) -> list[float]:
+    """Reversing a word, shown over and over."""
+    draw, losses = random.Random(0), []
+    for _ in range(steps):
+        data = []
+        for _ in range(8):
+            word = "".join(draw.choices("abcdefgh", k=5))
+            prompt = policy.tokenizer.encode_chat([{"role": "user", "content": f"reverse {word}"}])
+            reply = policy.tokenizer.hf.encode(word[::-1] + "<|end|>", add_special_tokens=False)
+            data.append(Datum((*prompt, *reply), (0.0,) * len(prompt) + (1.0,) * len(reply)))
+        metrics = await policy.forward_backward(data, "cross_entropy")
+        await policy.optim_step(3e-3)
+        losses.append(metrics["loss"])
+    return losses
+
+
+async def reinforce(policy: LocalPolicy, steps: int, start: int = 0) -> list[float]:
+    """The reward is the share of sampled tokens that are even."""
+    prompt, means = policy.tokenizer.encode_chat(PROMPT), []
+    for step in range(start, start + steps):
+        requests = [SamplingParams(max_tokens=12, seed=100 * step + index) for index in range(16)]
+        replies = await asyncio.gather(*(policy.sample(prompt, request) for request in requests))
+        rewards = [statistics.mean(token % 2 == 0 for token in reply.tokens) for reply in replies]
+        mean, spread = statistics.mean(rewards), statistics.pstdev(rewards)
+        data = [
+            learn_from(prompt, reply, (reward - mean) / (spread + 1e-6))
+            for reply, reward in zip(replies, rewards, strict=True)
+        ]
+        await policy.forward_backward(data, "importance_sampling")
+        await policy.optim_step(5e-3)
+        means.append(mean)
+    return means
+
+
+def learn_from(prompt: list[int], reply: Completion, advantage: float) -> Datum:
+    given = len(prompt)
+    weights = (0.0,) * given + (1.0,) * len(reply.tokens)
+    return Datum((*prompt, *reply.tokens), weights, advantage, (0.0,) * given + reply.logprobs)
+
+
+def test_supervised_loss_falls_and_reward_rises(tiny: Path, runner: asyncio.Runner) -> None:
+    policy = LocalPolicy(load_model(tiny), "executor")
+    losses = runner.run(supervise(policy, 50))
+    assert losses[0] == pytest.approx(math.log(1024), rel=0.1)
+    assert statistics.mean(losses[-5:]) < 0.5 * losses[0]
+    policy = LocalPolicy(load_model(tiny), "executor")
+    rewards = runner.run(reinforce(policy, 30))
+    assert statistics.mean(rewards[-5:]) > statistics.mean(rewards[:5]) + 0.3
+
+
+def deterministic(tiny: Path) -> LocalPolicy:
+    model = load_model(tiny)
+    return LocalPolicy(model, "executor", Engine(model, deterministic=True))
+
+
+def test_two_runs_give_the_same_bits_and_so_does_one_that_was_stopped(
+    tiny: Path, tmp_path: Path, runner: asyncio.Runner
+) -> None:
+    async def run(stops: bool) -> dict[str, bytes]:
+        policy = deterministic(tiny)
+        await supervise(policy, 3)
+        await reinforce(policy, 3)
+        if stops:
+            await policy.save(tmp_path / "3")
+            policy = deterministic(tiny)
+            await policy.load(tmp_path / "3")
+        await reinforce(policy, 3, start=3)
+        return bits(policy.model)
+
+    first = runner.run(run(False))
+    assert runner.run(run(False)) == first
+    assert runner.run(run(True)) == first
+
+
+def test_sampled_logprobs_equal_the_training_pass(tiny: Path, runner: asyncio.Runner) -> None:
+    policy = LocalPolicy(load_model(tiny), "executor")
+    prompt = policy.tokenizer.encode_chat(PROMPT)
+
+    async def compare() -> float:
+        await supervise(policy, 3)
+        requests = [SamplingParams(max_tokens=4 + index, seed=index) for index in range(12)]
+        replies = await asyncio.gather(*(policy.sample(prompt, request) for request in requests))
+        found = await policy.logprobs([learn_from(prompt, reply, 1.0) for reply in replies])
+        return max(
+            abs(left - right)
+            for reply, values in zip(replies, found, strict=True)
+            for left, right in zip(reply.logprobs, values[len(prompt) :], strict=True)
+        )
+
+    assert runner.run(compare()) <= 1e-4
+
+
+def test_a_role_that_does_not_learn_leaves_no_trace_on_shared_weights(tiny: Path, runner: asyncio.Runner) -> None:
+    """What the executor becomes does not depend on whether the designer ever looked at data."""
+
+    async def run(designer_looks: bool) -> tuple[dict[str, bytes], LocalPolicy]:
+        model = load_model(tiny)
+        executor, designer = LocalPolicy(model, "executor"), LocalPolicy(model, "designer")
+        await supervise(executor, 2)
+        if designer_looks:
+            await designer.forward_backward([Datum((1, 2, 3), (0, 1, 1))], "cross_entropy")
+        await supervise(executor, 2)
+        return bits(model), designer
+
+    alone, _ = runner.run(run(False))
+    beside, designer = runner.run(run(True))
+    assert alone == beside
+    assert not designer.learner.optimizer.state
+    assert designer.learner.progress.steps == 0
+
+
+def test_loras_of_two_roles_do_not_touch_each_other_or_the_base(tiny: Path, runner: asyncio.Runner) -> None:
+    base = load_model(tiny)
+    models = {role: base.with_adapter(role, LoraOptions(rank=4)) for role in ("designer", "executor")}
+    policies = {role: LocalPolicy(model, role) for role, model in models.items()}
+    before = bits(base)
+    prompt = base.tokenizer.encode_chat(PROMPT)
+    greedy = SamplingParams(max_tokens=6, temperature=0.0)
+
+    async def learn() -> tuple[Completion, Completion]:
+        unlearnt = await policies["executor"].sample(prompt, greedy)
+        await supervise(policies["designer"], 3)
+        return unlearnt, await policies["executor"].sample(prompt, greedy)
+
+    unlearnt, still = runner.run(learn())
+    after = bits(base)
+    changed = {name for name in before if before[name] != after[name]}
+    assert changed
+    assert all("lora_" in name and ".designer." in name for name in changed)
+    assert not policies["executor"].learner.optimizer.state
+    assert models["executor"].version == 0
+    assert unlearnt == still
+
+
+def test_gradients_gather_over_calls_until_the_step() -> None:
+    learner = Learner(learners.random_model())
+    one, two = learners.datum((1, 2), (3, 4)), learners.datum((1, 2), (5, 6, 7))
+    learner.forward_backward([one], "cross_entropy", LossOptions(normalise="constant", constant=5))
+    learner.forward_backward([two], "cross_entropy", LossOptions(normalise="constant", constant=5))
+    gathered, learner.gradients = learner.gradients, {}
+    learner.forward_backward([one, two], "cross_entropy", LossOptions())
+    assert learners.relative_difference(gathered, learner.gradients) <= 1e-5
+    learner.optim_step(1e-3)
+    assert not learner.gradients
+    assert learner.model.version == 1
+
+
+def test_the_gradient_is_clipped_and_its_norm_told() -> None:
+    learner = Learner(learners.random_model(), TrainingOptions(gradient_clip=0.01, betas=(0.0, 0.0)))
+    learner.forward_backward([learners.datum((1, 2), (3, 4))], "cross_entropy", LossOptions())
+    norm = math.sqrt(sum(float(gradient.square().sum()) for gradient in learner.gradients.values()))
+    metrics = learner.optim_step(1e-3)
+    assert metrics["grad_norm"] == pytest.approx(norm)
+    moments = [state["exp_avg_sq"].sum() for state in learner.optimizer.state.values()]
+    assert math.sqrt(sum(map(float, moments))) == pytest.approx(0.01, rel=1e-3)
+
+
+def test_a_step_without_a_gradient_moves_nothing() -> None:
+    learner = Learner(learners.random_model())
+    before = bits(learner.model)
+    assert learner.optim_step(1e-3)["grad_norm"] == 0
+    assert bits(learner.model) == before
+    assert learner.model.version == 0
+
+
+def test_bad_steps_say_so_and_change_nothing() -> None:
+    learner = Learner(learners.random_model())
+    before = bits(learner.model)
+    with pytest.raises(MetaAgentXError, match="a learning rate of -1"):
+        learner.optim_step(-1)
+    learner.gradients["model.norm.weight"] = torch.full((16,), math.nan, dtype=torch.float64)
+    with pytest.raises(MetaAgentXError, match="gradient of step 1 is not finite"):
+        learner.optim_step(1e-3)
+    assert bits(learner.model) == before
+    assert learner.optim_step(1e-3)["grad_norm"] == 0
+
+
+def test_a_model_that_treats_its_logits_is_refused() -> None:
+    from transformers import CohereConfig, CohereForCausalLM
+
+    model = learners.random_model()
+    small = {"num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 24, "eos_token_id": 1, "bos_token_id": 2}
+    config = CohereConfig(hidden_size=16, intermediate_size=32, logit_scale=9.0, **small)  # type: ignore[arg-type]
+    causal_lm: Any = CohereForCausalLM
+    model.module = causal_lm(config).eval()
+    with pytest.raises(MetaAgentXError, match="CohereForCausalLM gives other logits in a packed tree than alone"):
+        Learner(model)
+
+
+OUT_OF_MEMORY = """
+import logging, random, resource, sys
+import tests.backends.learners as learners
+import torch
+from metaagentx.backends.local.training import Learner
+from metaagentx.errors import MetaAgentXError
+from metaagentx.policy import LossOptions
+
+def limit(megabytes):
+    pages = int(open("/proc/self/statm").read().split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + megabytes * 2**20, -1))
+
+def replies(count, length):
+    return [learners.datum((1, 2), tuple(draw.choices(range(24), k=length))) for _ in range(count)]
+
+torch.set_num_threads(1)
+logging.basicConfig(stream=sys.stdout, format="%(message)s")
+draw = random.Random(0)
+wide = learners.random_model(dtype=torch.float32, hidden_size=64, intermediate_size=512, max_position_embeddings=2**14)
+learner, data = Learner(wide), replies(240, 100)
+learner.progress.token_budget = 512
+learner.forward_backward(data, "cross_entropy", LossOptions())
+expected, learner.gradients = learner.gradients, {}
+limit(150)
+learner.progress.token_budget = 10**6
+metrics = learner.forward_backward(data, "cross_entropy", LossOptions())
+print(metrics["sequences"], learners.relative_difference(learner.gradients, expected) <= 1e-5)
+limit(1)
+try:
+    learner.forward_backward(replies(1, 16000), "cross_entropy", LossOptions())
+except MetaAgentXError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits memory by Linux's means")
+def test_out_of_memory_halves_the_micro_batch_says_so_and_goes_on() -> None:
+    """In a process whose memory is really limited."""
+    command = [sys.executable, "-c", OUT_OF_MEMORY]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+    *lines, result, refusal = done.stdout.strip().splitlines()
+    assert lines, done.stderr
+    assert all("out of memory on a micro-batch of" in line and "going on with at most" in line for line in lines)
+    assert result == "240.0 True"
+    assert refusal.startswith("out of memory on a single sequence of 16002 tokens: ")
+
+
+def test_the_log_is_quiet_when_memory_suffices(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        Learner(learners.random_model()).forward_backward([learners.datum((1,), (2,))], "cross_entropy", LossOptions())
+    assert not caplog.records
