@@ -156,7 +156,8 @@ class PlainDecoder:
             q_B_K_G_D = q_B_H_D.unflatten(1, (self.layout.key_heads, -1))
             scores_B_K_G_T = q_B_K_G_D @ keys[layer][:, :, :span].transpose(2, 3) * self._scale
             weights_B_K_G_T = (scores_B_K_G_T + mask_B_T[:, None, None]).softmax(-1)
-            return (weights_B_K_G_T @ values[layer][:, :, :span]).flatten(1)
+            mixed_B_HD: Tensor = (weights_B_K_G_T @ values[layer][:, :, :span]).flatten(1)
+            return mixed_B_HD
 
         return self._head(self._hidden(tokens_B, positions_B, attend))
 
