@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metaagentx.sandbox.frames import MAX_DEPTH, MAX_DIGITS, BadFrame, Decoder, decode, encode
+from metaagentx.sandbox.frames import MAX_DEPTH, MAX_DIGITS, MAX_VALUES, BadFrame, Decoder, decode, encode
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
 values = st.recursive(
@@ -82,6 +82,7 @@ def test_anything_like_json_is_a_value_or_a_bad_frame(text: str) -> None:
         (b"[" * 100_000, "deeper"),
         (b"9" * (MAX_DIGITS + 1), "digits"),
         (b'{"a": 1, "a": 2}', "repeated"),
+        (b"[" + b"0," * MAX_VALUES + b"0]", "values"),
         (b"", "JSON"),
         (b"{", "JSON"),
         (b"cos\nsystem\n(S'id'\ntR.", "JSON"),  # a pickle

@@ -448,3 +448,14 @@ def test_code_that_is_kept_from_the_processor_is_not_late(run: Callable[..., Res
     result = run(code, limits=Limits(cpu_seconds=5, wall_seconds=0.2))
     assert (result.verdict, result.answer) == (Verdict.OK, 1), result
     assert run("while True: pass", limits=Limits(cpu_seconds=1, wall_seconds=0.2)).verdict is Verdict.CPU
+
+
+def test_all_programs_of_a_run_share_its_processor_time(run: Callable[..., Result]) -> None:
+    code = """
+from door import transport
+loop = {"kind": "python", "code": "while True: pass", "stdin": "", "timeout": 5}
+asked = [transport.send(loop) for _ in range(6)]
+for _ in asked: transport.receive()
+"""
+    result = run(code, limits=Limits(cpu_seconds=1, wall_seconds=10))
+    assert result.verdict is Verdict.BUDGET and "programs used all" in result.detail, result
