@@ -12,7 +12,7 @@ help:
 	@echo "make test-all     the same with the slow tests"
 	@echo "make check        format, lint and types only"
 	@echo "make fix          let ruff mend format and lint"
-	@echo "make bench        measure sandbox and graders against their demands"
+	@echo "make bench        measure sandbox, graders and sampling against their demands"
 	@echo "make clean        remove .venv and caches"
 
 $(INSTALLED): pyproject.toml constraints.txt
@@ -44,6 +44,7 @@ test-all: check
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.sandbox
 	$(BIN)/python -m benchmarks.grading
+	$(BIN)/python -m benchmarks.sampling
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis .pytest_cache

@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
+from metaagentx.rewards.graders import Graders
 from metaagentx.sandbox import Sandbox, Tier
 
 
@@ -34,3 +35,11 @@ def sandboxes(runner: asyncio.Runner) -> Iterator[Callable[[Tier], Sandbox]]:
 @pytest.fixture
 def sandbox(sandboxes: Callable[[Tier], Sandbox]) -> Sandbox:
     return sandboxes(Tier.T1)
+
+
+@pytest.fixture(scope="session")
+def graders(runner: asyncio.Runner) -> Iterator[Graders]:
+    """One set of graders, whose workers start with the first answer."""
+    graders = Graders()
+    yield runner.run(graders.__aenter__())
+    runner.run(graders.__aexit__(None, None, None))

@@ -9,6 +9,7 @@ import typer
 from .cli_grade import grade
 from .cli_model import model_app
 from .cli_tasks import tasks_app
+from .cli_train import train
 from .errors import MetaAgentXError
 
 app = typer.Typer(
@@ -47,6 +48,7 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON 
 
 
 app.command()(grade)
+app.command()(train)
 app.add_typer(model_app, name="model")
 app.add_typer(tasks_app, name="tasks")
 

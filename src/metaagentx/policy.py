@@ -8,9 +8,13 @@ machine must be able to compute them.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 Metrics = Mapping[str, float]
+
+
+class BackendError(Exception):
+    """The machinery behind a policy failed: a server that is away, memory that ran out. Asking again may help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +91,9 @@ class Tokenizer(Protocol):
     def encode_continuation(self, tokens: Sequence[int], new_messages: Sequence[Mapping[str, str]]) -> list[int]:
         """What follows sampled tokens when the conversation goes on: the tokens so far are kept as they are."""
 
+    def encode_reply(self, text: str) -> list[int]:
+        """A text as a completion with the end of its turn, to learn from what others wrote."""
+
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of a completion, without special tokens."""
 
@@ -118,3 +125,35 @@ class Policy(Protocol):
 
     async def load(self, path: Path) -> None:
         """Go on from there."""
+
+
+@runtime_checkable
+class ComparesGradients(Protocol):
+    """A policy that can say how far another role's gathered gradient points the same way as its own."""
+
+    async def gradient_cosine(self, other: object) -> float | None:
+        """The cosine, or None where they do not share weights or one of them has gathered nothing."""
+
+
+@runtime_checkable
+class GivesLogprobs(Protocol):
+    """A policy that can serve as the reference of a KL term."""
+
+    async def logprobs(self, data: Sequence[Datum]) -> list[list[float]]:
+        """The log-probability of each token that has a weight; 0 for the others."""
+
+
+@runtime_checkable
+class CountsWork(Protocol):
+    """A policy that can say how busy its sampler was."""
+
+    def work(self) -> Metrics:
+        """Sums since the beginning, such as `sampled_tokens` and `busy_seconds`."""
+
+
+@runtime_checkable
+class SharesWeights(Protocol):
+    """A policy that can say whether another role is on the same weights."""
+
+    def shares_weights(self, other: object) -> bool:
+        """Whether what one of them learns changes the other."""

@@ -155,6 +155,13 @@ class Call:
     tokens: int = 0
     """How many the model wrote."""
     advantage: float | None = None
+    prompt: tuple[int, ...] = ()
+    """The tokens the model read, and then those it wrote with the log-probability of each: what training sees."""
+    completion: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+    finish: str = "stop"
+    """`length`: the reply was cut off."""
+    seconds: float = 0.0
 
 
 @dataclass(slots=True)
@@ -169,6 +176,8 @@ class Execution:
     fault: Fault | None = None
     reward: Reward | None = None
     log: str = ""
+    """What the script printed. It earns nothing."""
+    seconds: float = 0.0
 
 
 @dataclass(slots=True)
@@ -180,6 +189,9 @@ class Design:
     executions: list[Execution] = field(default_factory=list)
     fault: Fault | None = None
     reward: float | None = None
+    """The mean of its executions'; of a script that could not run, 0. None: nothing is known, by an infra fault."""
+    pattern: str = ""
+    """What kind of workflow it is, for a person: `agent`, `ensemble`, `reflection`, ..."""
 
 
 @dataclass(slots=True)

@@ -28,6 +28,10 @@ class ByteTokenizer:
         ended = [] if tokens and tokens[-1] == _END else [_END]
         return [*tokens, *ended, *self.encode_chat(new_messages)]
 
+    def encode_reply(self, text: str) -> list[int]:
+        """The bytes and the end token."""
+        return [*text.encode(), _END]
+
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of the bytes."""
         return bytes(token for token in tokens if token != _END).decode("utf-8", "replace")

@@ -10,6 +10,10 @@ from dataclasses import dataclass
 
 from .protocol import fenced_blocks, visible
 
+DESIGNER_LINE = "You design multi-agent systems."
+DESIGN_REQUEST = "Design Multi Agent System for the Question: "
+"""The whole prompt of a Designer that has learnt the language: the system line, and this before the question."""
+
 LABELS = ("Problem Type", "Analysis", "Workflow Pattern", "Reason", "Agent Design", "Flow")
 
 _LABEL = re.compile(rf"^[ \t#*\-\d.]{{0,8}}({'|'.join(LABELS)})[ \t*]{{0,4}}:[ \t*]{{0,4}}(.*)$", re.IGNORECASE)

@@ -1,9 +1,10 @@
 """How a script's asks leave and its replies come back. No threads, no asyncio, no sockets.
 
 Nodes are coroutines that await an `Ask` or a `gather` of others; `drive` runs them and sends every ask that can be sent
-before it waits for a reply. A `Transport` carries the asks: the sandbox installs its own with `use`, and a plain
-function in its place answers in-process. Code under `drive` may call `drive` again (a tool that runs an agent): replies
-that belong to the outer run are kept for it.
+before it waits for a reply. Replies are taken in the order of their asks, whichever comes first: what a script does is
+then a function of the replies alone, and not of who was faster. A `Transport` carries the asks: the sandbox installs
+its own with `use`, and a plain function in its place answers in-process. Code under `drive` may call `drive` again (a
+tool that runs an agent): replies that belong to the outer run are kept for it.
 """
 
 from __future__ import annotations
@@ -166,13 +167,13 @@ def finish(message: Message) -> None:
 
 
 async def ask_model(agent: str, messages: Iterable[dict[str, str]]) -> tuple[int, str]:
-    """One model call: its id and the text of the reply."""
+    """One model call: the number the host knows it by (its ask's id, where it gives none) and the text of the reply."""
     reply = await Ask("model", agent, tuple(messages))
     value = _checked(reply.value)
-    text = value.get("text") if isinstance(value, dict) else value
+    call, text = (value.get("call"), value.get("text")) if isinstance(value, dict) else (reply.id, value)
     if not isinstance(text, str):
         raise WorkflowError(f"the reply to {agent} is not a text")
-    return reply.id, text
+    return call if isinstance(call, int) else reply.id, text
 
 
 async def run_python(code: str, stdin: str = "", timeout: float = 10.0) -> PythonOutcome:
@@ -262,8 +263,8 @@ class _Scheduler:
                 while self._ready:
                     self._step(*self._ready.popleft())
                 if join.missing:
-                    reply = self._session.receive(self._waiting)
-                    self._ready.append((self._waiting.pop(reply.id), reply))
+                    oldest = next(iter(self._waiting))
+                    self._ready.append((self._waiting.pop(oldest), self._session.receive((oldest,))))
         finally:
             for task in self._alive:
                 task.coroutine.close()

@@ -1,7 +1,25 @@
-"""The embedded backend: any Hugging Face causal LM on a CPU or one GPU, sampled and trained in this process."""
+"""The embedded backend: any Hugging Face causal LM on a CPU or one GPU, sampled and trained in this process.
+
+Importing this imports torch: commands that may not need it import it in the function that does.
+"""
 
 from . import threads as threads  # before anything that imports torch
-from .chat import ChatTokenizer
-from .model import LocalModel, LoraOptions, load_model
 
-__all__ = ["ChatTokenizer", "LocalModel", "LoraOptions", "load_model"]
+# isort: split
+from .chat import ChatTokenizer
+from .engine import Engine
+from .model import LocalModel, LoraOptions, load_model
+from .policy import LocalPolicy
+from .presets import new_model
+from .training import TrainingOptions
+
+__all__ = [
+    "ChatTokenizer",
+    "Engine",
+    "LocalModel",
+    "LocalPolicy",
+    "LoraOptions",
+    "TrainingOptions",
+    "load_model",
+    "new_model",
+]

@@ -5,7 +5,9 @@ Shapes: B rows of a step, which may be more than there are requests; the others 
 
 import shutil
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, NamedTuple
 
 import torch
@@ -20,6 +22,12 @@ COMPILING_PAYS_AFTER_SECONDS = 30.0
 """Compiling takes 10 to 20 s and saves about half of every second after it."""
 
 
+MOST_WORKERS = 4
+"""Python's part of a step is for one thread at a time: more would wait for each other."""
+WORTH_ALL_THREADS = 150_000_000
+"""Multiplications in a step from which on sharing out each operation pays."""
+
+
 class Inputs(NamedTuple):
     """What a step starts from. Rows without a request read token 0 at position 0 over and over."""
 
@@ -27,6 +35,7 @@ class Inputs(NamedTuple):
     positions_B: Tensor
     advance_B: Tensor
     temperatures_B: Tensor
+    some_greedy: bool
 
 
 class Steps:
@@ -39,6 +48,7 @@ class Steps:
         self._compiled: Callable[..., Tensor] | None = None
         self._may_compile = compiled == "auto" and rows is None and _can_compile(decoder)
         self._seconds = 0.0
+        self.fixed = rows is not None
         if compiled is True and isinstance(decoder, PlainDecoder):
             self._compile(decoder)
 
@@ -59,24 +69,30 @@ class Steps:
             keys = [keys[: len(chances_B)] for keys in lane.keys_R_K_T_D]
             values = [values[: len(chances_B)] for values in lane.values_R_K_T_D]
             for tensor in (*keys, *values):
-                torch._dynamo.mark_dynamic(tensor, 2)
-            torch._dynamo.mark_dynamic(mask_B_T, 1)
+                torch._dynamo.mark_dynamic(tensor, (0, 2))
+            torch._dynamo.mark_dynamic(mask_B_T, (0, 1))
+            for tensor in (inputs.tokens_B, inputs.positions_B, inputs.advance_B, inputs.temperatures_B, chances_B):
+                torch._dynamo.mark_dynamic(tensor, 0)
             return self._compiled(keys, values, inputs, mask_B_T, chances_B)
         started = time.perf_counter()
         logits_B_V = self._decoder.logits(lane, inputs.tokens_B, inputs.positions_B, span)
-        drawn_2_B = draw(logits_B_V, inputs.temperatures_B, chances_B)
+        drawn_2_B = draw(logits_B_V, inputs.temperatures_B, chances_B, inputs.some_greedy)
         if self._may_compile:
             self._seconds += time.perf_counter() - started
-            if self._seconds > COMPILING_PAYS_AFTER_SECONDS and isinstance(self._decoder, PlainDecoder):
-                self._compile(self._decoder)
         return drawn_2_B
+
+    def compile_if_it_pays(self) -> None:
+        """After so many seconds in steps that are not compiled."""
+        if self._may_compile and self._seconds > COMPILING_PAYS_AFTER_SECONDS and self._compiled is None:
+            assert isinstance(self._decoder, PlainDecoder)
+            self._compile(self._decoder)
 
     def _compile(self, decoder: PlainDecoder) -> None:
         def step(
             keys: list[Tensor], values: list[Tensor], inputs: Inputs, mask_B_T: Tensor, chances_B: Tensor
         ) -> Tensor:
             logits_B_V = decoder.step(keys, values, inputs.tokens_B, inputs.positions_B, mask_B_T)
-            return draw(logits_B_V, inputs.temperatures_B, chances_B)
+            return draw(logits_B_V, inputs.temperatures_B, chances_B, inputs.some_greedy)
 
         self._compiled = torch.compile(step, fullgraph=True, dynamic=False)
 
@@ -90,7 +106,8 @@ class Batch:
     """Requests, each in the row of its number."""
 
     def __init__(self, layout: Layout, capacity: int, rows: int) -> None:
-        self.lane = Lane(layout, capacity)
+        """`rows`: how many are expected at once."""
+        self.lane = Lane(layout, capacity, rows)
         self.requests: list[Request] = []
         self._inputs: Inputs | None = None
         self._device = layout.device
@@ -119,8 +136,12 @@ class Batch:
         return kv_L_2_K_T_D
 
     def outgrown(self) -> list[Request]:
-        """Those whose next token has no room, and those that nobody waits for any more."""
+        """Those whose next token has no room."""
         return [request for request in self.requests if request.length > self.lane.capacity]
+
+    def abandoned(self) -> list[Request]:
+        """Those that nobody waits for any more."""
+        return [request for request in self.requests if request.future.cancelled()]
 
     def step(self, steps: Steps) -> list[Request]:
         """Draw the next token of each request, and say who is finished."""
@@ -151,4 +172,57 @@ class Batch:
             positions_B=tensor([request.length - 1 for request in self.requests], 0),
             advance_B=tensor([1] * len(self.requests), 0),
             temperatures_B=tensor([float(request.params.temperature) for request in self.requests], 1.0),
+            some_greedy=any(request.params.temperature == 0 for request in self.requests),
         )
+
+
+class Workers:
+    """Threads that take a step of several batches at once, each batch in one of them.
+
+    A step is many small operations. Sharing out each of them among torch's threads takes longer than computing it,
+    the more so beside other busy processes; batches side by side have nothing to wait for but the slowest. A batch that
+    is alone gets all of torch's threads if its step is large enough.
+    """
+
+    def __init__(self, decoder: Decoder, steps: Steps) -> None:
+        self._steps = steps
+        self._work_per_row = decoder.weights
+        self._threads = torch.get_num_threads()
+        self.count = min(self._threads, MOST_WORKERS) if isinstance(decoder, PlainDecoder) else 1
+        if decoder.layout.device.type != "cpu":
+            self.count = 1
+        self._threads_each = max(1, self._threads // self.count)
+        self._pool = ThreadPoolExecutor(
+            max(1, self.count - 1), "steps", initializer=torch.set_num_threads, initargs=(self._threads_each,)
+        )
+
+    def step(self, batches: Sequence[Batch]) -> list[list[Request]]:
+        """Draw the next token of every request, and say for each batch who is finished."""
+        finished: list[list[Request]] = [[] for _ in batches]
+        waiting = deque(enumerate(batches))
+
+        def work() -> None:
+            with torch.inference_mode():
+                while True:
+                    try:
+                        number, batch = waiting.popleft()
+                    except IndexError:
+                        return
+                    finished[number] = batch.step(self._steps)
+
+        torch.set_num_threads(self._threads_here(batches))
+        try:
+            others = [self._pool.submit(work) for _ in range(min(len(batches), self.count) - 1)]
+            work()
+            for other in others:
+                other.result()
+        finally:
+            torch.set_num_threads(self._threads)
+        return finished
+
+    def _threads_here(self, batches: Sequence[Batch]) -> int:
+        """Always the same in the deterministic mode: how a product is shared out changes its bits."""
+        if self._steps.fixed or len(batches) > 1:
+            return self._threads_each
+        rows = self._steps.rows(len(batches[0].requests))
+        return self._threads if rows * self._work_per_row >= WORTH_ALL_THREADS else self._threads_each

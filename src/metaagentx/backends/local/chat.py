@@ -32,6 +32,7 @@ class ChatTokenizer:
         opening = self._after_turn([{"role": "user", "content": "."}])[0]
         self.end_tokens: frozenset[int] = frozenset(known | ({opening} & self._special))
         """Any of these ends a turn."""
+        self._end = opening if opening in self.end_tokens else min(self.end_tokens)
 
     @property
     def vocab_size(self) -> int:
@@ -49,6 +50,10 @@ class ChatTokenizer:
         if ended and following[0] in self.end_tokens:
             following = following[1:]
         return [*tokens, *following]
+
+    def encode_reply(self, text: str) -> list[int]:
+        """What a model that wrote this text would have sampled: its tokens and the end of the turn."""
+        return [*self._encode(text), self._end]
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of a completion, without special tokens."""

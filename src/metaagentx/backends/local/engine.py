@@ -21,7 +21,7 @@ import torch
 
 from ...errors import MetaAgentXError
 from ...policy import Completion, SamplingParams
-from .batches import Batch, Steps
+from .batches import Batch, Steps, Workers
 from .decoder import Decoder, Part, PlainDecoder, is_plain
 from .generic import GenericDecoder
 from .kv import Blocks, capacity_for
@@ -33,7 +33,8 @@ READ_AT_ONCE = 4096
 """Tokens of prompts in one pass."""
 BLOCK = 16
 DETERMINISTIC_BLOCK = 64
-DETERMINISTIC_ROWS = 32
+SPLIT_FROM_ROWS = 32
+"""Of a batch, so that further requests begin another one beside it, as long as there are workers for it."""
 DEFAULT_BUDGET_BYTES = 1 << 30
 
 
@@ -48,12 +49,18 @@ class Engine:
         kv_budget_tokens: int | None = None,
         compiled: bool | Literal["auto"] = "auto",
         deterministic: bool = False,
+        deterministic_rows: int = 32,
     ) -> None:
-        """`kv_budget_tokens`: how many positions are kept in all, by default as many as fit in 1 GiB."""
+        """`kv_budget_tokens`: how many positions are kept in all, by default as many as fit in 1 GiB.
+
+        `deterministic_rows`: how many rows every step has in that mode, used or not. Other bits with another number;
+        about half as many as there are requests at once is fast.
+        """
         self._model = model
         self._decoder: Decoder = PlainDecoder(model) if is_plain(model.module) else GenericDecoder(model)
-        self._steps = Steps(self._decoder, compiled, DETERMINISTIC_ROWS if deterministic else None)
-        self._rows = DETERMINISTIC_ROWS if deterministic else max_batch
+        self._steps = Steps(self._decoder, compiled, deterministic_rows if deterministic else None)
+        self._workers = Workers(self._decoder, self._steps)
+        self._rows = deterministic_rows if deterministic else max_batch
         self._max_batch = max_batch
         self._deterministic = deterministic
         fits = max(DEFAULT_BUDGET_BYTES // self._decoder.layout.bytes_per_token, capacity_for(model.context_length))
@@ -115,10 +122,11 @@ class Engine:
         try:
             with torch.inference_mode():
                 self._notice_new_weights()
+                self._notice_cancelled()
                 for _ in range(STEPS_PER_TURN):
                     self._admit()
-                    for batch in list(self._batches):
-                        self._step(batch)
+                    self._step()
+                self._steps.compile_if_it_pays()
         except Exception as error:  # noqa: BLE001  the callers are waiting in other threads: each of them gets it
             self._fail_all(error)
         with self._lock:
@@ -147,24 +155,37 @@ class Engine:
             self._queue.extendleft(reversed(self._live()))
             self._batches.clear()
 
-    def _step(self, batch: Batch) -> None:
-        for request in batch.outgrown():
-            self._place(request).join(request, batch.leave(request))
-        if batch.requests:
-            for request in batch.step(self._steps):
+    def _notice_cancelled(self) -> None:
+        for batch in list(self._batches):
+            for request in batch.abandoned():
+                batch.leave(request)
+            if not batch.requests:
+                self._batches.remove(batch)
+
+    def _step(self) -> None:
+        for batch in list(self._batches):
+            for request in batch.outgrown():
+                self._place(request, len(batch.requests)).join(request, batch.leave(request))
+        self._batches = [batch for batch in self._batches if batch.requests]
+        if not self._batches:
+            return
+        for batch, finished in zip(self._batches, self._workers.step(self._batches), strict=True):
+            for request in finished:
                 kv_L_2_K_T_D = batch.leave(request)
                 if not self._deterministic:
                     self._blocks.add(request.context(), kv_L_2_K_T_D)
-        if not batch.requests:
-            self._batches.remove(batch)
+        self._batches = [batch for batch in self._batches if batch.requests]
 
-    def _place(self, request: Request) -> Batch:
-        """A batch of the right capacity with a row to spare."""
+    def _place(self, request: Request, coming: int) -> Batch:
+        """A batch of the right capacity with a row to spare, and room for as many as may come with this request."""
         capacity = capacity_for(request.length)
-        for batch in self._batches:
-            if batch.lane.capacity == capacity and len(batch.requests) < self._rows:
-                return batch
-        self._batches.append(Batch(self._decoder.layout, capacity, self._rows))
+        alike = [batch for batch in self._batches if batch.lane.capacity == capacity]
+        smallest = min(alike, key=lambda batch: len(batch.requests), default=None)
+        full = self._rows if self._deterministic or len(self._batches) >= self._workers.count else SPLIT_FROM_ROWS
+        if smallest is not None and len(smallest.requests) < full:
+            return smallest
+        rows = coming if self._deterministic else -(-coming // self._workers.count)
+        self._batches.append(Batch(self._decoder.layout, capacity, min(rows, self._rows)))
         return self._batches[-1]
 
     def _admit(self) -> None:
@@ -205,7 +226,7 @@ class Engine:
                 later.append(request)
                 continue
             seen.update(marks)
-            batch = self._place(request)
+            batch = self._place(request, len(requests))
             row = batch.join(request, torch.cat(known, dim=3) if known else None)
             started.append((request, batch, self._parts(row, context, len(known) * self._blocks.size)))
         self._extend(started)

@@ -33,6 +33,7 @@ class GenericDecoder:
                 f"{type(model.module).__name__} has layers of several kinds, which cannot be sampled yet"
             )
         _, heads, _, width = shapes.pop()
+        self.weights = sum(parameter.numel() for parameter in model.module.parameters())
         self.layout = Layout(len(cache.layers), heads, width, model.dtype, model.device)
         kinds = model.module.config.to_dict().get("layer_types") or []
         window = model.module.config.to_dict().get("sliding_window")

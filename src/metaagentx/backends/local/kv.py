@@ -46,12 +46,12 @@ def capacity_for(tokens: int) -> int:
 class Lane:
     """Rows of one capacity, the first `rows` of them in use."""
 
-    def __init__(self, layout: Layout, capacity: int) -> None:
+    def __init__(self, layout: Layout, capacity: int, expected_rows: int = 1) -> None:
         self.capacity = capacity
         self.rows = 0
         # Apart for each layer, because a compiled step would copy all of a tensor of which it changes a part in place.
-        self.keys_R_K_T_D = layout.empty(1, capacity)
-        self.values_R_K_T_D = layout.empty(1, capacity)
+        self.keys_R_K_T_D = layout.empty(expected_rows, capacity)
+        self.values_R_K_T_D = layout.empty(expected_rows, capacity)
         self._layout = layout
 
     def reserve(self, rows: int) -> None:
@@ -77,8 +77,7 @@ class Lane:
         """A copy of a row's beginning, [L, 2, K, T, D]."""
         pairs = zip(self.keys_R_K_T_D, self.values_R_K_T_D, strict=True)
         parts = [tensor[row, :, :stop] for pair in pairs for tensor in pair]
-        copied_L_2_K_T_D: Tensor = torch.stack(parts).unflatten(0, (-1, 2))
-        return copied_L_2_K_T_D
+        return torch.stack(parts).unflatten(0, (-1, 2))
 
     def remove(self, row: int, length_of_last: int) -> None:
         """Give a row up; the last one, of this length, takes its place."""

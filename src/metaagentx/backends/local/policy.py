@@ -54,6 +54,17 @@ class LocalPolicy:
         """Take one step with the gathered gradient and forget it."""
         return await self.model.run(lambda: self.learner.optim_step(learning_rate))
 
+    def shares_weights(self, other: object) -> bool:
+        """Whether the other role is on the same model."""
+        return isinstance(other, LocalPolicy) and other.model is self.model
+
+    async def gradient_cosine(self, other: object) -> float | None:
+        """How far the other role's gathered gradient points the same way, where both are on the same weights."""
+        if not isinstance(other, LocalPolicy) or not self.shares_weights(other):
+            return None
+        learner = other.learner
+        return await self.model.run(lambda: self.learner.gradient_cosine(learner))
+
     async def save(self, path: Path) -> None:
         """Write everything that is needed to go on from here."""
         await self.model.run(lambda: save_checkpoint(self.learner, self.role, path))

@@ -3,6 +3,8 @@
 `new_model` writes a directory in Hugging Face format, the same bytes for the same preset and seed.
 """
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +30,7 @@ class Preset:
 
 PRESETS = {
     "nano": Preset(width=96, layers=2, heads=4, key_heads=2, hidden=256, vocabulary=1024),
+    "micro": Preset(width=128, layers=2, heads=4, key_heads=4, hidden=256, vocabulary=1024),
     "tiny": Preset(width=128, layers=4, heads=4, key_heads=2, hidden=320, vocabulary=1024),
     "small": Preset(width=192, layers=4, heads=6, key_heads=3, hidden=512, vocabulary=1536),
     "4m": Preset(width=256, layers=4, heads=8, key_heads=4, hidden=896, vocabulary=2048),
@@ -35,8 +38,11 @@ PRESETS = {
 }
 
 
-def new_model(path: Path, preset: str, seed: int = 0) -> int:
-    """Write a new model to a directory that is not there yet, and say how many parameters it has."""
+def new_model(path: Path, preset: str, seed: int = 0, texts: Sequence[str] = ()) -> int:
+    """Write a new model to a directory that is not there yet, and say how many parameters it has.
+
+    With texts its tokenizer is made for them, and may have fewer tokens than the preset says.
+    """
     from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
     from transformers.utils import logging as hf_logging
 
@@ -45,9 +51,9 @@ def new_model(path: Path, preset: str, seed: int = 0) -> int:
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise MetaAgentXError(f"{path} is there already: remove it or choose another place")
     shape = PRESETS[preset]
-    tokenizer = train_tokenizer(shape.vocabulary)
+    tokenizer = train_tokenizer(shape.vocabulary, texts)
     config = Qwen3Config(
-        vocab_size=shape.vocabulary,
+        vocab_size=64 * math.ceil(len(tokenizer) / 64) if texts else shape.vocabulary,
         hidden_size=shape.width,
         intermediate_size=shape.hidden,
         num_hidden_layers=shape.layers,
@@ -56,6 +62,7 @@ def new_model(path: Path, preset: str, seed: int = 0) -> int:
         head_dim=shape.width // shape.heads,
         max_position_embeddings=shape.context,
         tie_word_embeddings=True,
+        initializer_range=0.05,  # of narrow models; the usual 0.02 is for wide ones and makes these slow to start
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=None,

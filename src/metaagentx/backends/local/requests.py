@@ -83,8 +83,8 @@ class Request:
         return True
 
     def fail(self, error: BaseException) -> None:
-        """Tell whoever waits."""
-        if self.future.set_running_or_notify_cancel():
+        """Tell whoever waits still."""
+        if not self.future.done() and self.future.set_running_or_notify_cancel():
             self.future.set_exception(error)
 
     def _finish(self, reason: str) -> None:

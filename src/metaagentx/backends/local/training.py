@@ -123,6 +123,14 @@ class Learner:
         self.model.weights_changed()
         return {"grad_norm": norm, "learning_rate": learning_rate}
 
+    def gradient_cosine(self, other: "Learner") -> float | None:
+        """The cosine between two gathered gradients on the same weights; None where one of them is nothing."""
+        shared = self.gradients.keys() & other.gradients.keys()
+        pairs = [(self.gradients[name], other.gradients[name]) for name in shared]
+        product = sum(float((a * b).sum()) for a, b in pairs)
+        norms = [math.sqrt(sum(float(g.square().sum()) for g in side.gradients.values())) for side in (self, other)]
+        return product / (norms[0] * norms[1]) if all(norms) else None
+
     def _check(self, data: Sequence[Datum], loss: LossName, options: LossOptions) -> None:
         check_data(data, loss, options, self.model.context_length, self._network.vocabulary)
 

@@ -3,9 +3,15 @@
 Text that the protocol fixes (the instruction to agents, tags, the openings of scripts) is one token each, though not a
 special one: it decodes as the text it is. Digits stand alone, so that numbers are written digit by digit. The same
 vocabulary size gives the same bytes on every machine.
+
+With texts to learn from, such as those of a cold start, what comes again and again in them (a whole line, the beginning
+or the end of one) is one token too, and letters stand alone like digits: a very small model cannot learn how words are
+spelt.
 """
 
-from collections.abc import Iterator
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +22,7 @@ from ...workflow.agent import LAST_TURN
 from ...workflow.manual import language_manual
 from ...workflow.nodes import DEBATE_REQUEST, JUDGE_REQUEST, REFINEMENT_REQUEST, REFLECTION_REQUEST
 from ...workflow.protocol import INSTRUCTION
-from ...workflow.reply import LABELS
+from ...workflow.reply import DESIGN_REQUEST, DESIGNER_LINE, LABELS
 
 END = "<|end|>"
 PAD = "<|pad|>"
@@ -32,10 +38,9 @@ TEMPLATE = (
     "{%- if add_generation_prompt -%}{{- '<|assistant|>' -}}{%- endif -%}"
 )
 
-DESIGN_REQUEST = "Design Multi Agent System for the Question: "
-
 _TAGS = ("delivery", "solution", "code", "tool_call", "think")
 _FIXED = (
+    DESIGNER_LINE,
     DESIGN_REQUEST,
     INSTRUCTION,
     LAST_TURN,
@@ -83,32 +88,68 @@ _SAMPLES = (
 )
 
 
-def train_tokenizer(vocabulary: int) -> Any:
-    """A tokenizer of that many tokens as transformers uses it, with the chat template."""
+def train_tokenizer(vocabulary: int, texts: Sequence[str] = ()) -> Any:
+    """A tokenizer of that many tokens (with texts: at most) as transformers uses it, with the chat template."""
     from transformers import PreTrainedTokenizerFast
 
     special = [PAD, END, *(f"<|{role}|>" for role in ROLES)]
+    smallest = len(special) + 256
+    fixed = list(dict.fromkeys([*_FIXED, *common_phrases(texts, vocabulary - smallest - len(_FIXED))]))
+    alone = pre_tokenizers.Split(Regex("[0-9A-Za-z]" if texts else r"\d"), "isolated")
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(r"\d"), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
-        ]
+        [alone, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not texts)]
     )
     bpe.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary - len(_FIXED),
+        vocab_size=vocabulary - len(fixed),
+        min_frequency=max(2, len(texts) // 200),
         special_tokens=special,
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    bpe.train_from_iterator(_texts(), trainer)
-    bpe.add_tokens([AddedToken(text, normalized=False) for text in _FIXED])
+    bpe.train_from_iterator(texts or _texts(), trainer)
+    bpe.add_tokens([AddedToken(text, normalized=False) for text in fixed])
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=bpe, eos_token=END, pad_token=PAD, additional_special_tokens=special[2:]
     )
     tokenizer.chat_template = TEMPLATE
     return tokenizer
+
+
+def common_phrases(texts: Sequence[str], most: int) -> list[str]:
+    """Lines, and beginnings and ends of lines, that one text in a hundred has; the most frequent first."""
+    enough = max(5, len(texts) // 100)
+    lines = Counter(line for text in texts for line in re.findall(r"[^\n]+\n?|\n", text))
+    found = Counter({line: count for line, count in lines.items() if count >= enough})
+    others = Counter({line: count for line, count in lines.items() if count < enough})
+    found |= _edges(others, enough, _beginnings)
+    found |= _edges(others, enough, _ends)
+    chosen = [phrase for phrase in found if len(phrase) > 3]
+    return sorted(chosen, key=lambda phrase: (-found[phrase] * len(phrase), phrase))[: max(0, most)]
+
+
+def _edges(lines: Counter[str], enough: int, edges_of: Callable[[str], Iterable[str]]) -> Counter[str]:
+    """Of each line the longest edge that is frequent."""
+    counts: Counter[str] = Counter()
+    for line, count in lines.items():
+        for edge in edges_of(line):
+            counts[edge] += count
+    longest: Counter[str] = Counter()
+    for line, count in lines.items():
+        frequent = [edge for edge in edges_of(line) if counts[edge] >= enough]
+        if frequent:
+            longest[max(frequent, key=len)] += count
+    return longest
+
+
+def _beginnings(line: str) -> list[str]:
+    return [line[: space.end()] for space in re.finditer(r"\s", line) if not re.search(r"\d", line[: space.end()])]
+
+
+def _ends(line: str) -> list[str]:
+    ends = [line[space.start() :] for space in re.finditer(r"\s", line[:-1])]
+    return [end for end in ends if not re.search(r"\d", end)]
 
 
 def _texts() -> Iterator[str]:

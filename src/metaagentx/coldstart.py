@@ -1,0 +1,186 @@
+"""A teacher's designs and executions that solved their tasks, as chats to learn from.
+
+The teacher reads the long prompt, with the language's manual, and goes through the same rollout as everybody. What
+solved its task is kept under the short prompt: the student learns the language itself (context distillation). Kept
+rows are de-duplicated, and no group of role, source and design has more than its share. Work is done in batches, each
+written down when it is finished: what was stopped goes on with the next one.
+"""
+
+import json
+import os
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from .batching import calls_of
+from .designer import design_messages
+from .errors import MetaAgentXError
+from .progress import Counter as Progress
+from .rollout import Resources, RolloutOptions, grow
+from .types import Role, Rollout, Task
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One reply to learn, with where it comes from."""
+
+    messages: tuple[Mapping[str, str], ...]
+    """What was read, under the short prompt, and last the reply."""
+    role: Role
+    task: str
+    source: str
+    pattern: str
+    teacher: str
+    format: int = FORMAT
+
+
+@dataclass(slots=True)
+class Bill:
+    """What the teacher did."""
+
+    tasks: int = 0
+    executions: int = 0
+    solved: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+    def cost(self, per_million_read: float, per_million_written: float) -> float:
+        """In the currency of the prices."""
+        return (self.prompt_tokens * per_million_read + self.completion_tokens * per_million_written) / 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Teaching:
+    """How the teacher is asked."""
+
+    tasks: Sequence[Task]
+    resources: Resources
+    options: RolloutOptions
+    teacher: str
+    """Its name, kept with every row."""
+    manual: bool = True
+    """Whether it reads the language's manual."""
+    seed: int = 0
+    batch: int = 64
+
+
+async def collect(teaching: Teaching, directory: Path) -> tuple[list[Row], Bill]:
+    """Rows of all tasks. `directory` keeps the batches, so that it can be called again after a stop."""
+    directory.mkdir(parents=True, exist_ok=True)
+    rows: list[Row] = []
+    bill = Bill()
+    batches = [teaching.tasks[at : at + teaching.batch] for at in range(0, len(teaching.tasks), teaching.batch)]
+    with Progress(len(teaching.tasks), "the teacher solves tasks") as progress:
+        for number, tasks in enumerate(batches):
+            file = directory / f"batch-{number:05d}.jsonl"
+            if not file.exists():
+                _write_batch(file, *await _teach(teaching, number, tasks))
+            kept, part = _read_batch(file)
+            rows += kept
+            bill = Bill(*(a + b for a, b in zip(asdict(bill).values(), asdict(part).values(), strict=True)))
+            progress.advance(len(tasks), solved=bill.solved / max(1, bill.executions))
+    return balance(deduplicate(rows)), bill
+
+
+async def _teach(teaching: Teaching, number: int, tasks: Sequence[Task]) -> tuple[list[Row], Bill]:
+    options = replace(teaching.options, manual=teaching.manual, full=True)
+    rollouts = await grow(tasks, teaching.resources, options, (teaching.seed, "coldstart", number))
+    calls = [call for role in Role for call in calls_of(role, rollouts)]
+    executions = [e for tree in rollouts for design in tree.designs for e in design.executions]
+    bill = Bill(
+        len(tasks),
+        len(executions),
+        sum(e.reward is not None and e.reward.solved for e in executions),
+        sum(len(call.prompt) for call in calls),
+        sum(call.tokens for call in calls),
+    )
+    return [row for tree in rollouts for row in kept_rows(tree, teaching.teacher)], bill
+
+
+def kept_rows(rollout: Rollout, teacher: str) -> Iterator[Row]:
+    """Of a tree what solved its task: every call of a solved execution, and the design it is of."""
+    task = rollout.task
+    for design in rollout.designs:
+        solved = [e for e in design.executions if e.reward is not None and e.reward.solved]
+        if solved:
+            chat = (*design_messages(task), _reply(design.call.text))
+            yield Row(chat, Role.DESIGNER, task.id, task.source, design.pattern, teacher)
+        for execution in solved:
+            for call in execution.calls:
+                chat = (*call.messages, _reply(call.text))
+                yield Row(chat, Role.EXECUTOR, task.id, task.source, design.pattern, teacher)
+
+
+def _reply(text: str) -> dict[str, str]:
+    return {"role": "assistant", "content": text}
+
+
+def deduplicate(rows: Sequence[Row]) -> list[Row]:
+    """The first of equal chats."""
+    return list({json.dumps(row.messages, sort_keys=True): row for row in reversed(rows)}.values())[::-1]
+
+
+def balance(rows: Sequence[Row]) -> list[Row]:
+    """No group of role, source and design has more than the mean of its role's groups."""
+    groups: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[row.role, row.source, row.pattern].append(row)
+    sizes: dict[str, list[int]] = defaultdict(list)
+    for (role, _, _), group in groups.items():
+        sizes[role].append(len(group))
+    most = {role: -(-sum(counts) // len(counts)) for role, counts in sizes.items()}
+    taken: Counter[tuple[str, str, str]] = Counter()
+    kept = []
+    for row in rows:
+        group_key = (row.role, row.source, row.pattern)
+        taken[group_key] += 1
+        if taken[group_key] <= most[row.role]:
+            kept.append(row)
+    return kept
+
+
+def write_rows(path: Path, rows: Sequence[Row]) -> None:
+    """Chats as JSON Lines, whole or not at all."""
+    _replace(path, "".join(json.dumps(asdict(row), ensure_ascii=False) + "\n" for row in rows))
+
+
+def read_rows(path: Path) -> list[Row]:
+    """What `write_rows` wrote, or a file of your own with `messages` and `role`."""
+    if not path.is_file():
+        raise MetaAgentXError(f"there is no file {path}: `metaagentx coldstart` makes one")
+    return [_read_row(path, number, line) for number, line in enumerate(path.read_text().splitlines(), 1)]
+
+
+def _read_row(path: Path, number: int, line: str) -> Row:
+    try:
+        data = json.loads(line)
+        messages = tuple({"role": str(m["role"]), "content": str(m["content"])} for m in data["messages"])
+        if not messages or messages[-1]["role"] != "assistant":
+            raise ValueError("the last message is not the assistant's")
+        task, source, pattern, teacher = (str(data.get(key, "")) for key in ("task", "source", "pattern", "teacher"))
+        return Row(messages, Role(data["role"]), task, source, pattern, teacher)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise MetaAgentXError(f"{path}, line {number} is no chat to learn from: {error!r}") from error
+
+
+def _write_batch(path: Path, rows: Sequence[Row], bill: Bill) -> None:
+    lines = [json.dumps(asdict(bill)), *(json.dumps(asdict(row), ensure_ascii=False) for row in rows)]
+    _replace(path, "\n".join(lines) + "\n")
+
+
+def _read_batch(path: Path) -> tuple[list[Row], Bill]:
+    first, *lines = path.read_text().splitlines()
+    return [_read_row(path, number, line) for number, line in enumerate(lines, 2)], Bill(**json.loads(first))
+
+
+def _replace(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    with unfinished.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    unfinished.rename(path)

@@ -1,0 +1,56 @@
+"""Task to script: what the Designer is asked, and what is made of its reply.
+
+In training the prompt is short: one system line and the question. What the Designer knows of the language it has
+learnt, in the cold start, from a teacher that saw the long prompt with the manual and the examples.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+
+from .calls import Speaker, TooLong, Unanswered
+from .types import Call, Design, Fault, Role, Task
+from .workflow.manual import language_manual
+from .workflow.reply import DESIGN_REQUEST, DESIGNER_LINE, parse_reply
+from .workflow.structure import classify
+from .workflow.validate import Problem
+
+Check = Callable[[str], list[Problem]]
+
+
+def design_messages(task: Task, manual: bool = False) -> list[dict[str, str]]:
+    """What the Designer reads; with the manual for a teacher that has not learnt the language."""
+    system = f"{DESIGNER_LINE}\n\n{language_manual()}" if manual else DESIGNER_LINE
+    return [{"role": "system", "content": system}, {"role": "user", "content": DESIGN_REQUEST + task.question}]
+
+
+async def write_script(task: Task, speaker: Speaker, check: Check, seed: int, manual: bool = False) -> Design:
+    """One design: its script, if the reply holds one that may run, or else the fault."""
+    messages = design_messages(task, manual)
+    try:
+        call = await speaker.call("Designer", messages, seed)
+    except TooLong as error:
+        return _nothing(messages, Fault("context", str(error)))
+    except Unanswered as error:
+        return _nothing(messages, Fault("infra", str(error)))
+    return read_design(call, check)
+
+
+def read_design(call: Call, check: Check) -> Design:
+    """What a reply is as a design."""
+    reply = parse_reply(call.text)
+    if reply.script is None:
+        return Design(call, None, fault=Fault("no_script", reply.problem or "there is no script"))
+    if problems := check(reply.script):
+        return Design(call, reply.script, fault=Fault("invalid_script", str(problems[0])))
+    return Design(call, reply.script, pattern=pattern_of(reply.script))
+
+
+@lru_cache(256)
+def pattern_of(script: str) -> str:
+    """A word for the kind of workflow: `single`, `ensemble`, ..., with `+tools` where an agent has some."""
+    structure = classify(script)
+    return structure.kind + ("+tools" if any(agent.tools for agent in structure.agents) else "")
+
+
+def _nothing(messages: list[dict[str, str]], fault: Fault) -> Design:
+    return Design(Call(Role.DESIGNER, "Designer", tuple(messages), ""), None, fault=fault)

@@ -1,0 +1,197 @@
+"""Script to Execution: the script runs in the sandbox, its agents' calls go to the Executor, its answer is checked.
+
+The answer leaves the sandbox as a typed value that names the call it came from. The host keeps every call and believes
+only what it can check: an answer that is not what that call wrote has no author, and that is a fault.
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .calls import Messages, Speaker, TooLong, Unanswered, seed_of
+from .sandbox import JSON, BudgetExceeded, Infra, Limits, Result, Sandbox, SandboxUnavailable, Verdict
+from .types import Call, Execution, Fault, Task
+from .workflow.protocol import delivery, parse_answer, reply_answer
+
+_ASKS_PER_CALL = 4
+_LOG_CHARACTERS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionLimits:
+    """What one execution may use."""
+
+    calls: int = 64
+    tokens: int = 32768
+    """Written by the model in all. Looked at when a reply has come."""
+    seconds: float = 600.0
+    """In all, waiting included. Being later than that is the machinery's fault: scripts have limits of their own."""
+    cpu_seconds: float = 10.0
+    """Of the script and the programs it runs."""
+
+    def sandbox(self) -> Limits:
+        """The part the sandbox sees to."""
+        return Limits(cpu_seconds=self.cpu_seconds, asks=max(256, _ASKS_PER_CALL * self.calls))
+
+
+async def run_script(
+    script: str, task: Task, speaker: Speaker, sandbox: Sandbox, limits: ExecutionLimits, path: Sequence[object]
+) -> Execution:
+    """One execution of a script. `path` is its place in the run, from which its calls have their seeds."""
+    asks = _Asks(speaker, limits, path)
+    started = time.perf_counter()
+    try:
+        async with asyncio.timeout(limits.seconds):
+            result = await sandbox.run(
+                script, inputs={"question": task.question}, limits=limits.sandbox(), on_ask=asks.answer
+            )
+            await asks.settle()
+        execution = _judge(result, asks)
+    except TimeoutError:
+        fault = Fault("infra", f"not done after {limits.seconds:g} s, with {len(asks.replies)} calls answered")
+        execution = Execution(asks.calls(), fault=fault)
+    except SandboxUnavailable as error:
+        execution = Execution(asks.calls(), fault=Fault("infra", str(error)))
+    finally:
+        asks.cancel()
+    execution.seconds = time.perf_counter() - started
+    return execution
+
+
+class _Asks:
+    """Answers the asks of one script and keeps what came of them, each under the number of its ask."""
+
+    def __init__(self, speaker: Speaker, limits: ExecutionLimits, path: Sequence[object]) -> None:
+        self.replies: dict[int, Call | Fault] = {}
+        self._speaker = speaker
+        self._limits = limits
+        self._path = path
+        self._asked = 0
+        self._tokens = 0
+        self._sampling: set[asyncio.Task[Call | Fault]] = set()
+
+    async def answer(self, body: JSON) -> JSON:
+        """The reply to one ask of the script."""
+        asked = _read_ask(body)
+        if asked is None:
+            return {"error": "a model call has an agent and messages, each with a role and a content"}
+        if self._asked >= self._limits.calls:
+            raise BudgetExceeded(f"more than {self._limits.calls} model calls")
+        number = self._asked
+        self._asked += 1
+        # What was begun is finished, even if the script ends meanwhile: which calls a tree has must not depend on
+        # who was faster.
+        sampling = asyncio.create_task(self._sample(number, *asked))
+        self._sampling.add(sampling)
+        reply = await asyncio.shield(sampling)
+        if isinstance(reply, Fault):
+            raise Infra(reply.message) if reply.infra else BudgetExceeded(reply.message)
+        if self._tokens > self._limits.tokens:
+            raise BudgetExceeded(self._too_many_tokens().message)
+        return {"text": reply.text, "call": number}
+
+    async def _sample(self, number: int, agent: str, messages: Messages) -> Call | Fault:
+        try:
+            reply: Call | Fault = await self._speaker.call(agent, messages, seed_of(*self._path, number), self.calls())
+        except TooLong as error:
+            reply = Fault("budget", str(error))
+        except Unanswered as error:
+            reply = Fault("infra", str(error))
+        self.replies[number] = reply
+        self._tokens += 0 if isinstance(reply, Fault) else reply.tokens
+        return reply
+
+    async def settle(self) -> None:
+        """Wait for what was begun."""
+        await asyncio.gather(*self._sampling)
+
+    def cancel(self) -> None:
+        """Stop what was begun."""
+        for sampling in self._sampling:
+            sampling.cancel()
+
+    def calls(self) -> list[Call]:
+        """The calls in the order they were asked for."""
+        replies = (self.replies[number] for number in sorted(self.replies))
+        return [reply for reply in replies if not isinstance(reply, Fault)]
+
+    def first_fault(self) -> tuple[int, Fault] | None:
+        """How many calls come before the first one that failed or went over the budget, in the order of asking.
+
+        Calls under way at the same time may be answered in any order; what is a fault does not depend on that.
+        """
+        tokens = 0
+        for number, reply in sorted(self.replies.items()):
+            if isinstance(reply, Fault):
+                return number, reply
+            tokens += reply.tokens
+            if tokens > self._limits.tokens:
+                return number + 1, self._too_many_tokens()
+        return None
+
+    def _too_many_tokens(self) -> Fault:
+        return Fault("budget", f"more than {self._limits.tokens} tokens")
+
+
+def _read_ask(body: JSON) -> tuple[str, Messages] | None:
+    if not isinstance(body, dict) or body.get("kind") != "model":
+        return None
+    agent, messages = body.get("agent"), body.get("messages")
+    if not isinstance(agent, str) or not isinstance(messages, list) or not messages:
+        return None
+    chat: list[dict[str, str]] = []
+    for message in messages:
+        if not isinstance(message, dict):
+            return None
+        role, content = message.get("role"), message.get("content")
+        if role not in ("system", "user", "assistant") or not isinstance(content, str):
+            return None
+        chat.append({"role": str(role), "content": content})
+    return agent, tuple(chat)
+
+
+def _judge(result: Result, asks: _Asks) -> Execution:
+    execution = Execution(asks.calls(), log=result.stdout[:_LOG_CHARACTERS])
+    if failed := asks.first_fault():
+        before, execution.fault = failed
+        del execution.calls[before:]
+    elif result.verdict is not Verdict.OK:
+        execution.fault = Fault(result.verdict.value.replace(" ", "_"), result.detail)
+    elif result.answer is None:
+        execution.fault = Fault("no_answer", "the script ended without an answer: no workflow was run to its end")
+    else:
+        _take_answer(execution, result.answer if isinstance(result.answer, dict) else {"value": result.answer})
+    return execution
+
+
+def _take_answer(execution: Execution, answer: dict[str, JSON]) -> None:
+    number = answer.get("call")
+    if type(number) is int and 0 <= number < len(execution.calls) and _wrote(execution.calls[number], answer):
+        execution.answer, execution.answer_call = _stated(execution.calls[number]), number
+    else:
+        execution.answer = _in_words(answer)
+        execution.fault = Fault("hard_coded", "the answer is not what an agent replied: the script made it itself")
+
+
+def _in_words(answer: dict[str, JSON]) -> str:
+    """An answer of the script's own, written as an agent would have."""
+    kind, value = answer.get("kind"), str(answer.get("value"))
+    return (
+        f"\\boxed{{{value}}}" if kind == "boxed" else f"<solution>{value}</solution>" if kind == "solution" else value
+    )
+
+
+def _wrote(call: Call, answer: dict[str, JSON]) -> bool:
+    stated = reply_answer(call.text, _instructions(call))
+    return (stated.kind, stated.value) == (answer.get("kind"), answer.get("value"))
+
+
+def _stated(call: Call) -> str:
+    """The part of a reply that states its answer: the delivery, or all of it."""
+    delivered = delivery(call.text, _instructions(call))
+    return call.text if delivered is None or parse_answer(delivered).kind == "text" else delivered
+
+
+def _instructions(call: Call) -> str:
+    return "\n".join(message["content"] for message in call.messages if message["role"] == "system")

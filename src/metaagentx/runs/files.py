@@ -1,0 +1,161 @@
+"""Files and directories that appear whole or not at all, whatever moment the process is killed at.
+
+Each is written beside its place under a name that begins with a dot, sent to the disk, and renamed. What a killed
+process left under such a name is cleared by the next one that holds the lock.
+"""
+
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ..errors import MetaAgentXError
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_CURABLE = (*_FULL, errno.EROFS, errno.EACCES, errno.EIO)
+
+
+@contextmanager
+def explained(what: str, cure: str) -> Iterator[None]:
+    """A disk that is full or refuses to be written becomes one line. Other errors pass."""
+    try:
+        yield
+    except Exception as error:
+        reason = _refusal(error)
+        if reason is None:
+            raise
+        raise MetaAgentXError(f"{what} could not be written ({reason}): {cure}") from error
+
+
+def _refusal(error: Exception) -> str | None:
+    if isinstance(error, OSError):
+        return os.strerror(error.errno) if error.errno in _CURABLE else None
+    # What writes the weights may not be written in Python and then raises errors of its own with the system's words.
+    return next((os.strerror(code) for code in _FULL if os.strerror(code) in str(error)), None)
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file; one that was there is replaced."""
+    unfinished = _beside(path, "unfinished")
+    try:
+        with unfinished.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
+    unfinished.replace(path)
+    flush(path.parent)
+
+
+def append(path: Path, data: bytes) -> None:
+    """Add to a file, which stays as it was if there is no room for all of it."""
+    with path.open("ab", buffering=0) as file:
+        before = file.tell()
+        try:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[file.write(rest) :]
+            os.fsync(file.fileno())
+        except BaseException:
+            file.truncate(before)
+            raise
+
+
+@contextmanager
+def directory_appears(path: Path) -> Iterator[Path]:
+    """A directory to fill; one that was there is replaced when it is full."""
+    unfinished, replaced = _beside(path, "unfinished"), _beside(path, "replaced")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    try:
+        unfinished.mkdir()
+        yield unfinished
+        flush_all(unfinished)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+    if path.exists():
+        shutil.rmtree(replaced, ignore_errors=True)
+        path.rename(replaced)
+    unfinished.rename(path)
+    flush(path.parent)
+    shutil.rmtree(replaced, ignore_errors=True)
+
+
+def remove_directory(path: Path) -> None:
+    """Take it out of sight first: half a directory must not look like one."""
+    removed = _beside(path, "removed")
+    path.rename(removed)
+    shutil.rmtree(removed, ignore_errors=True)
+
+
+def clear_remains(directory: Path) -> None:
+    """Remove what a killed process left unfinished here, and put back what it was about to replace."""
+    for replaced in directory.glob(".*.replaced"):
+        path = directory / replaced.name.removeprefix(".").removesuffix(".replaced")
+        if not path.exists():
+            replaced.rename(path)
+    for pattern in (".*.unfinished", ".*.replaced", ".*.removed"):
+        for remains in directory.glob(pattern):
+            if remains.is_dir():
+                shutil.rmtree(remains)
+            else:
+                remains.unlink()
+
+
+def copy_directory(source: Path, target: Path) -> None:
+    """Plain copies of plain files."""
+    target.mkdir()
+    for path in source.iterdir():
+        if path.is_dir():
+            copy_directory(path, target / path.name)
+        else:
+            shutil.copyfile(path, target / path.name)
+
+
+def flush_all(directory: Path) -> None:
+    """Send everything in a directory to the disk."""
+    for path in [*directory.rglob("*"), directory]:
+        flush(path)
+
+
+def flush(path: Path) -> None:
+    """Send to the disk: a rename may reach it before what was written into the files, unless these go first."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def take_lock(path: Path) -> int | None:
+    """A descriptor that holds the lock, until it is closed or the process ends; None if another holds it."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    if not path.exists() or not os.path.samestat(os.fstat(descriptor), path.stat()):
+        os.close(descriptor)  # its directory was renamed or removed just before we had the lock
+        return None
+    try:
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"{os.getpid()} {os.uname().nodename}\n".encode())
+    except OSError:
+        pass  # the name is a courtesy: a full disk must not keep anyone from going back, which may make room
+    return descriptor
+
+
+def lock_holder(path: Path) -> str:
+    """Who holds the lock, as far as the file tells."""
+    process, _, machine = path.read_text().strip().partition(" ")
+    return f"process {process} on {machine}" if process else "another process"
+
+
+def _beside(path: Path, why: str) -> Path:
+    return path.with_name(f".{path.name}.{why}")

@@ -1,0 +1,121 @@
+"""Supervised learning of both roles from chats, with loss on replies only."""
+
+import json
+import random
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from .coldstart import Row
+from .errors import MetaAgentXError
+from .policy import Datum, Policy, SharesWeights
+from .progress import Counter
+from .types import Role
+
+
+@dataclass(frozen=True, slots=True)
+class SftOptions:
+    """How long and how fast."""
+
+    steps: int = 200
+    rows_per_step: int = 64
+    learning_rate: float = 1e-5
+    warmup_steps: int = 10
+    seed: int = 0
+    checkpoint_every: int = 100
+
+
+async def teach(
+    policies: Mapping[Role, Policy], rows: Sequence[Row], options: SftOptions, directory: Path
+) -> list[float]:
+    """The loss of every step. Roles on shared weights learn together, through the policy of the first role.
+
+    `directory` keeps the state, so that it can be called again after a stop and goes on, to the same weights.
+    """
+    data = {role: [row_datum(policy, row) for row in rows if row.role is role] for role, policy in policies.items()}
+    for role, found in data.items():
+        if not found:
+            raise MetaAgentXError(f"there are no rows of the {role} to learn from")
+    learners = _learners(policies)
+    losses = await _restore(learners, directory)
+    with Counter(options.steps, "learning from the teacher") as progress:
+        progress.advance(len(losses))
+        for step in range(len(losses), options.steps):
+            rate = learning_rate_at(step, options)
+            loss = 0.0
+            for policy, roles in learners:
+                batch = _batch([datum for role in roles for datum in data[role]], step, options)
+                loss += (await policy.forward_backward(batch, "cross_entropy"))["loss"] / len(learners)
+                await policy.optim_step(rate)
+            losses.append(loss)
+            progress.advance(1, loss=loss)
+            if len(losses) % options.checkpoint_every == 0 or len(losses) == options.steps:
+                await _keep(learners, directory, losses)
+    return losses
+
+
+async def _restore(learners: Sequence[tuple[Policy, list[Role]]], directory: Path) -> list[float]:
+    """Take up what was kept: the losses so far."""
+    state = directory / "state.json"
+    if not state.exists():
+        return []
+    losses: list[float] = json.loads(state.read_text())["losses"]
+    for policy, roles in learners:
+        await policy.load(directory / f"{len(losses):06d}" / roles[0])
+    return losses
+
+
+async def _keep(learners: Sequence[tuple[Policy, list[Role]]], directory: Path, losses: list[float]) -> None:
+    """Policies first, then the word that they are there, then older ones go."""
+    kept = directory / f"{len(losses):06d}"
+    for policy, roles in learners:
+        await policy.save(kept / roles[0])
+    unfinished = directory / ".state.json.unfinished"
+    unfinished.write_text(json.dumps({"losses": losses}))
+    unfinished.rename(directory / "state.json")
+    for other in directory.glob("[0-9]*"):
+        if other != kept:
+            shutil.rmtree(other)
+
+
+def learning_rate_at(step: int, options: SftOptions) -> float:
+    """Rises in the warm-up, then falls in a line to a tenth."""
+    if step < options.warmup_steps:
+        return options.learning_rate * (step + 1) / options.warmup_steps
+    left = (options.steps - step) / max(1, options.steps - options.warmup_steps)
+    return options.learning_rate * max(0.1, left)
+
+
+def row_datum(policy: Policy, row: Row) -> Datum:
+    """A chat as tokens: what was read weighs nothing, the reply 1."""
+    prompt = policy.tokenizer.encode_chat(row.messages[:-1])
+    reply = policy.tokenizer.encode_reply(row.messages[-1]["content"])
+    return Datum((*prompt, *reply), (0.0,) * len(prompt) + (1.0,) * len(reply))
+
+
+def _learners(policies: Mapping[Role, Policy]) -> list[tuple[Policy, list[Role]]]:
+    found: list[tuple[Policy, list[Role]]] = []
+    for role, policy in policies.items():
+        for other, roles in found:
+            if other is policy or (isinstance(policy, SharesWeights) and policy.shares_weights(other)):
+                roles.append(role)
+                break
+        else:
+            found.append((policy, [role]))
+    return found
+
+
+def _batch(data: Sequence[Datum], step: int, options: SftOptions) -> list[Datum]:
+    """Rows in an order that is shuffled anew for every pass, by the seed."""
+    first = step * options.rows_per_step
+    places = range(first, first + options.rows_per_step)
+    return [data[_order(len(data), place // len(data), options.seed)[place % len(data)]] for place in places]
+
+
+@lru_cache(maxsize=4)
+def _order(count: int, passed: int, seed: int) -> tuple[int, ...]:
+    order = list(range(count))
+    random.Random(f"{seed} {passed}").shuffle(order)
+    return tuple(order)

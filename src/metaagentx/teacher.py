@@ -1,0 +1,148 @@
+r"""A programmed teacher for the embedded model: it plays both roles on a few families of reasoning-gym.
+
+It writes real scripts and real transcripts, through the same rollout as any teacher. It is imperfect on purpose, so
+that there is something left to learn: it picks designs at random, whatever the task; it computes in its head, and
+slips, where it has no tool; and the only use it knows for the tool is arithmetic.
+"""
+
+import random
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from .backends.scripted import ByteTokenizer
+from .policy import PAPER_LOSS, Completion, Datum, LossName, LossOptions, Metrics, SamplingParams
+from .workflow.reply import DESIGN_REQUEST
+
+SLIPS = 0.3
+"""How often it slips in its head."""
+
+_SINGLE = """from workflow import AgentNode, Workflow
+workflow = Workflow(name="single")
+workflow.add_node(AgentNode(name="Solver", system_prompt="Solve the task."))
+"""
+_TOOL = """from workflow import AgentNode, ToolRegistry, Workflow
+tools = ToolRegistry()
+tools.register_python()
+workflow = Workflow(name="tool")
+workflow.add_node(AgentNode(name="Coder", system_prompt="Solve the task.", tool_registry=tools, max_turns=3))
+"""
+_VOTE = """from workflow import AgentNode, Workflow
+from workflow.nodes import EnsembleNode
+agents = [AgentNode(name=name, system_prompt="Solve the task.") for name in ("A", "B", "C")]
+workflow = Workflow(name="vote")
+workflow.add_node(EnsembleNode(name="Vote", agents=agents, strategy="majority_vote"))
+"""
+_END = "result = workflow.run(question)\nprint(result.content)\n"
+DESIGNS = {"single": _SINGLE + _END, "tool": _TOOL + _END, "vote": _VOTE + _END}
+"""The designs it knows, by name."""
+
+
+class ProgrammedTeacher:
+    """A policy that knows the families. Its draws are its own by the seed of each request."""
+
+    def __init__(self) -> None:
+        self.tokenizer = ByteTokenizer()
+        self.context_length = 1 << 20
+
+    async def sample(self, prompt: Sequence[int], params: SamplingParams) -> Completion:
+        """The reply to a conversation, in either role."""
+        conversation = self.tokenizer.read_chat(prompt)
+        chance = random.Random(params.seed)
+        asked = conversation[1]["content"]
+        text = design(chance) if asked.startswith(DESIGN_REQUEST) else _work(conversation, chance)
+        tokens = self.tokenizer.encode_reply(text)
+        return Completion(tuple(tokens), (0.0,) * len(tokens), "stop")
+
+    async def forward_backward(
+        self, data: Sequence[Datum], loss: LossName, options: LossOptions = PAPER_LOSS
+    ) -> Metrics:
+        """It does not learn."""
+        raise TypeError("a teacher does not learn")
+
+    async def optim_step(self, learning_rate: float) -> Metrics:
+        """It does not learn."""
+        raise TypeError("a teacher does not learn")
+
+    async def save(self, path: Path) -> None:
+        """It has nothing to keep."""
+
+    async def load(self, path: Path) -> None:
+        """It has nothing to keep."""
+
+
+def design(chance: random.Random) -> str:
+    """A Designer's reply with one of the designs."""
+    name = chance.choice(list(DESIGNS))
+    return f"Workflow Pattern: {name}\n<code>\n{DESIGNS[name]}</code>"
+
+
+def _work(conversation: list[dict[str, str]], chance: random.Random) -> str:
+    """An agent's reply: a tool call, a check, or an answer."""
+    system, asked, last = conversation[0]["content"], conversation[1]["content"], conversation[-1]["content"]
+    if last.startswith("Output of python:\n"):
+        return _delivery(f"\\boxed{{{last.split(chr(10), 2)[1]}}}")
+    code = _code_for(asked)
+    if "You have tools:" in system and code is not None:
+        return f"```python\n{code}\n```"
+    answer = solve(asked)
+    if code is not None and chance.random() < SLIPS:
+        answer = _slip(answer, chance)
+    return _delivery(f"\\boxed{{{answer}}}")
+
+
+def _delivery(text: str) -> str:
+    return f"<delivery>{text}</delivery>"
+
+
+def _slip(answer: str, chance: random.Random) -> str:
+    place = chance.randrange(len(answer))
+    return f"{answer[:place]}{chance.randrange(10)}{answer[place + 1 :]}" if answer[place].isdigit() else answer
+
+
+def solve(question: str) -> str:
+    """The right answer to a question of one of the families; empty for any other."""
+    for family in _FAMILIES:
+        if match := re.search(family.pattern, question):
+            return family.answer(match)
+    return ""
+
+
+def _code_for(question: str) -> str | None:
+    for family in _FAMILIES:
+        match = re.search(family.pattern, question)
+        if match and family.code is not None:
+            return family.code(match)
+    return None
+
+
+class _Family:
+    def __init__(
+        self,
+        pattern: str,
+        answer: Callable[[re.Match[str]], str],
+        code: Callable[[re.Match[str]], str] | None = None,
+    ) -> None:
+        self.pattern, self.answer, self.code = pattern, answer, code
+
+
+def _total(match: re.Match[str]) -> str:
+    signs = re.findall(r"([+-]?) ?(\d+)", match[1])
+    return str(sum(int(sign + digits) for sign, digits in signs))
+
+
+def _sorted(match: re.Match[str]) -> str:
+    numbers = match[2].split(", ")
+    return str(sorted(numbers, key=float, reverse=match[1] == "descending"))
+
+
+_FAMILIES = (
+    _Family(
+        r"multiplication: (\d+) \* (\d+)\.",
+        lambda match: str(int(match[1]) * int(match[2])),
+        lambda match: f"print({match[1]} * {match[2]})",
+    ),
+    _Family(r"arithmetic problem: ([-+ \d]+) =", _total, lambda match: f"print({match[1]})"),
+    _Family(r"Spell this word backward \(example: sun -> nus\): (\w+)", lambda match: match[1][::-1]),
+    _Family(r"Sort these numbers in (\w+) order: ([-.\d, ]+)\n", _sorted),
+)

@@ -1,0 +1,152 @@
+"""The loop: grow trees, give credit, let the roles of this stage learn, write everything down.
+
+What happens in a step is a function of the recipe, the step's number and the weights. So a run that is stopped at any
+moment and resumed goes on as if nothing had happened.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from .batching import data_for
+from .config import Config
+from .credit import assign_credit
+from .evaluate import solve_rate
+from .loggers import Loggers
+from .metrics import Clock, measure
+from .policy import ComparesGradients, CountsWork, Datum, GivesLogprobs, LossOptions, Policy
+from .progress import TrainingProgress
+from .rollout import Resources, grow
+from .runs import Run
+from .settings import credit_options, rollout_options, stages_of
+from .stages import learning_rates_at
+from .tasks import Mixture
+from .types import Role, Rollout, Task
+
+REDRAWN_FROM = 10**9
+"""Where in the stream of tasks those come from that replace tasks without spread."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trainer:
+    """All that a run needs. `train` goes on from where its run stands."""
+
+    config: Config
+    policies: Mapping[Role, Policy]
+    resources: Resources
+    tasks: Mixture
+    run: Run
+    progress: TrainingProgress
+    loggers: Loggers
+    references: Mapping[Role, GivesLogprobs] | None = None
+    """Frozen policies that a KL term is measured against."""
+
+    async def train(self) -> None:
+        """From the run's next step to the last."""
+        if self.run.checkpoint is not None:
+            await self.run.load_checkpoint(self._named())
+            self._choose(self.run.next_step, self.run.metrics()[-1])  # it may have been stopped just before it chose
+        for step in range(self.run.next_step, self.config.steps):
+            clock, rates = Clock(), learning_rates_at(step, stages_of(self.config))
+            with clock.phase("rollout"):
+                rollouts = await self._grow(step, rates)
+            with clock.phase("update"):
+                learnt = await self._update(rollouts, rates)
+            found = measure(rollouts) | learnt
+            found |= {f"learning_rate/{role}": rate for role, rate in rates.items()}
+            found |= await self._evaluate(step + 1, clock)
+            await self._write(step, found | self._seconds(clock), rollouts)
+
+    async def _grow(self, step: int, rates: Mapping[Role, float]) -> list[Rollout]:
+        """The trees of a step, with credit. Tasks whose groups teach nothing may be replaced, so often and no more."""
+        size, redraws = self.config.tasks.per_step, self.config.rollout.redraws
+        rollouts = await self._trees(self.tasks.batch(step, size), step, 0)
+        for attempt in range(1, redraws + 1):
+            flat = [place for place, tree in enumerate(rollouts) if not _teaches(tree, rates)]
+            if not flat:
+                break
+            first = REDRAWN_FROM + (step * redraws + attempt - 1) * size
+            others = await self._trees([self.tasks.task(first + place) for place in flat], step, attempt)
+            for place, tree in zip(flat, others, strict=True):
+                rollouts[place] = tree
+        return rollouts
+
+    async def _trees(self, tasks: Sequence[Task], step: int, attempt: int) -> list[Rollout]:
+        options, credit = rollout_options(self.config), credit_options(self.config)
+        self.progress.expect(len(tasks) * options.designs * options.executions)
+        rollouts = await grow(tasks, self.resources, options, (self.config.seed, "train", step, attempt))
+        for tree in rollouts:
+            assign_credit(tree, credit)
+        return rollouts
+
+    async def _update(self, rollouts: Sequence[Rollout], rates: Mapping[Role, float]) -> dict[str, float]:
+        """One optimizer step, or as many as the recipe says, for each role that learns now."""
+        parts = self.config.optimizer.updates_per_step
+        found: dict[str, float] = {}
+        for part in range(parts):
+            found |= await self._update_once(rollouts[part::parts], rates)
+        return found
+
+    async def _update_once(self, rollouts: Sequence[Rollout], rates: Mapping[Role, float]) -> dict[str, float]:
+        options, found = self.config.loss.options(), dict[str, float]()
+        for role in rates:
+            data = await self._with_reference(role, data_for(role, rollouts), options)
+            if data:
+                losses = await self.policies[role].forward_backward(data, "importance_sampling", options)
+                found |= {f"{role}/{name}": value for name, value in losses.items()}
+        found |= await self._cosine(rates)
+        for role, rate in rates.items():
+            if f"{role}/loss" in found:
+                taken = await self.policies[role].optim_step(rate)
+                found |= {f"{role}/{name}": value for name, value in taken.items()}
+        return found
+
+    async def _cosine(self, rates: Mapping[Role, float]) -> dict[str, float]:
+        designer, executor = self.policies[Role.DESIGNER], self.policies[Role.EXECUTOR]
+        if len(rates) < 2 or not isinstance(designer, ComparesGradients):
+            return {}
+        cosine = await designer.gradient_cosine(executor)
+        return {} if cosine is None else {"gradients/cosine": cosine}
+
+    async def _with_reference(self, role: Role, data: list[Datum], options: LossOptions) -> list[Datum]:
+        if not options.kl or self.references is None or not data:
+            return data
+        found = await self.references[role].logprobs(data)
+        return [replace(datum, reference_logprobs=tuple(values)) for datum, values in zip(data, found, strict=True)]
+
+    def _seconds(self, clock: Clock) -> dict[str, float]:
+        policy = self.policies[Role.EXECUTOR]
+        return clock.metrics() | (dict(policy.work()) if isinstance(policy, CountsWork) else {})
+
+    async def _evaluate(self, done: int, clock: Clock) -> dict[str, float]:
+        wanted = self.config.evaluation
+        if not wanted.every or (done % wanted.every and done != self.config.steps):
+            return {}
+        with clock.phase("evaluation"):
+            solved = await solve_rate(
+                self.tasks.held_out[: wanted.tasks], self.resources, rollout_options(self.config), wanted.samples
+            )
+        self.progress.evaluation(done, solved)
+        return {"evaluation/solved": solved}
+
+    async def _write(self, step: int, found: Mapping[str, float], rollouts: list[Rollout]) -> None:
+        done, wanted = step + 1, self.config.run
+        self.run.write_step(step, found, rollouts if step % wanted.rollouts_every == 0 else None)
+        self.loggers.log(step, found)
+        self.progress.step(step, found, {r: found[f"learning_rate/{r}"] for r in Role if f"learning_rate/{r}" in found})
+        # Last of all: a checkpoint says that everything before it is there.
+        if done % wanted.checkpoint_every == 0 or done == self.config.steps or "evaluation/solved" in found:
+            await self.run.save_checkpoint(done, self._named(), wanted.keep_checkpoints)
+            self._choose(done, found)
+
+    def _choose(self, done: int, found: Mapping[str, object]) -> None:
+        """The best checkpoint is the one that solves most of the held-out tasks; of equals the earliest."""
+        solved, best = found.get("evaluation/solved"), self.run.best
+        if isinstance(solved, float) and (best is None or solved > best.score):
+            self.run.mark_best(done, solved)
+
+    def _named(self) -> dict[str, Policy]:
+        return {str(role): policy for role, policy in self.policies.items()}
+
+
+def _teaches(tree: Rollout, rates: Mapping[Role, float]) -> bool:
+    return any(data_for(role, [tree]) for role in rates)

@@ -1,0 +1,384 @@
+"""The engine: whatever is batched, shared, evicted, moved or compiled, it draws what a plain forward pass would."""
+
+import asyncio
+import random
+import shutil
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+import metaagentx.backends.local.threads  # noqa: F401  before torch
+
+# isort: split
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metaagentx.backends.local.decoder import Part, is_plain
+from metaagentx.backends.local.engine import Engine
+from metaagentx.backends.local.generic import GenericDecoder
+from metaagentx.backends.local.kv import Blocks
+from metaagentx.backends.local.model import LocalModel, LoraOptions
+from metaagentx.backends.local.requests import StopTexts
+from metaagentx.backends.local.sampler import draw
+from metaagentx.errors import MetaAgentXError
+from metaagentx.policy import Completion, SamplingParams
+from tests.backends.learners import VOCABULARY, chat_tokenizer, random_model
+
+Ask = tuple[Sequence[int], SamplingParams]
+END = 1
+
+
+def model_of(kind: str, **changes: Any) -> LocalModel:
+    """A few thousand weights with opinions: two layers, grouped key heads, room for 1,024 tokens."""
+    shape = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 1024}
+    return random_model(kind, torch.float32, **shape | changes)
+
+
+def words(count: int, seed: int) -> list[int]:
+    return random.Random(seed).choices(range(2, VOCABULARY), k=count)
+
+
+def asks_of(lengths: Sequence[int], tokens: int = 20, **params: Any) -> list[Ask]:
+    return [(words(length, n), SamplingParams(tokens, seed=n, **params)) for n, length in enumerate(lengths)]
+
+
+def sample_all(engine: Engine, asks: Sequence[Ask], pauses: random.Random | None = None) -> list[Completion]:
+    """All at once, or one after the other with pauses between them."""
+
+    async def one(ask: Ask) -> Completion:
+        await asyncio.sleep(pauses.random() / 20 if pauses else 0)
+        return await engine.sample(*ask)
+
+    async def everybody() -> list[Completion]:
+        return await asyncio.gather(*map(one, asks))
+
+    return asyncio.run(everybody())
+
+
+def worst_difference(model: LocalModel, asks: Sequence[Ask], completions: Sequence[Completion]) -> float:
+    """Between the log-probabilities that came with the samples and those of a full forward pass."""
+    worst = 0.0
+    for (prompt, params), completion in zip(asks, completions, strict=True):
+        drawn = torch.tensor(completion.tokens)
+        with torch.inference_mode():
+            logits = model.module(input_ids=torch.tensor([[*prompt, *drawn.tolist()]])).logits[0, len(prompt) - 1 : -1]
+        logprobs = (logits / (params.temperature or 1.0)).log_softmax(-1)
+        told = torch.tensor(completion.logprobs)
+        worst = max(worst, float((logprobs.gather(1, drawn[:, None])[:, 0] - told).abs().max()))
+    return worst
+
+
+def assert_right(model: LocalModel, asks: Sequence[Ask], completions: Sequence[Completion]) -> None:
+    assert worst_difference(model, asks, completions) < 1e-4
+    for (_, params), completion in zip(asks, completions, strict=True):
+        assert len(completion.tokens) == len(completion.logprobs) <= params.max_tokens
+        assert END not in completion.tokens[:-1]
+        assert (completion.finish == "stop") == (completion.tokens[-1] == END)
+
+
+QWEN = model_of("qwen3")
+LLAMA = model_of("llama", attention_bias=True)
+RAGGED = (1, 2, 3, 5, 40, 17, 130, 64, 65, 300, 16, 15)
+
+
+@pytest.mark.parametrize("model", [QWEN, LLAMA], ids=["qwen3", "llama"])
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_joined_batches_equal_a_plain_forward_pass(model: LocalModel, deterministic: bool) -> None:
+    assert is_plain(model.module)
+    engine = Engine(model, compiled=False, deterministic=deterministic)
+    asks = asks_of(RAGGED) + asks_of(RAGGED, temperature=0.6) + asks_of(RAGGED, temperature=0)
+    assert_right(model, asks, sample_all(engine, asks))
+    assert_right(model, asks, sample_all(engine, asks, random.Random(0)))
+
+
+def test_sequences_that_outgrow_their_lane_move_on() -> None:
+    asks = [(words(length, length), SamplingParams(200, seed=length)) for length in (100, 127, 128, 129, 250)]
+    quiet = model_of("qwen3")
+    quiet.tokenizer.end_tokens, ends = frozenset(), quiet.tokenizer.end_tokens
+    try:
+        for deterministic in (False, True):
+            drawn = sample_all(Engine(quiet, compiled=False, deterministic=deterministic), asks)
+            assert all(len(completion.tokens) == 200 for completion in drawn)
+            assert worst_difference(quiet, asks, drawn) < 1e-4
+    finally:
+        quiet.tokenizer.end_tokens = ends
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_shared_prefixes_equal_unshared_ones(deterministic: bool) -> None:
+    base = words(200, 1)
+    prompts = [base] * 6 + [base[:cut] + words(30, cut) for cut in (16, 17, 64, 128, 199)] + [base[:100]]
+    asks = [(prompt, SamplingParams(12, seed=n)) for n, prompt in enumerate(prompts)]
+    shared = Engine(QWEN, compiled=False, deterministic=deterministic)
+    together = sample_all(shared, asks)
+    assert_right(QWEN, asks, together)
+    alone = [sample_all(Engine(QWEN, compiled=False, deterministic=deterministic), [ask])[0] for ask in asks]
+    assert [c.tokens for c in alone] == [c.tokens for c in together]
+    turns = [([*ask[0], *drawn.tokens, *words(9, n)], ask[1]) for n, (ask, drawn) in enumerate(zip(asks, together))]
+    assert_right(QWEN, turns, sample_all(shared, turns))
+
+
+def test_prompts_that_begin_alike_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(QWEN, compiled=False)
+    read: list[int] = []
+    extend = engine._decoder.extend
+
+    def counting(lane: Any, parts: Sequence[Part]) -> None:
+        read.append(sum(len(part.tokens) for part in parts))
+        extend(lane, parts)
+
+    monkeypatch.setattr(engine._decoder, "extend", counting)
+    base = words(161, 1)
+    sample_all(engine, [(base, SamplingParams(3, seed=n)) for n in range(8)])
+    assert sum(read) == 160
+    read.clear()
+    sample_all(engine, [([*base, *words(10, 2)], SamplingParams(3, seed=1))])
+    assert sum(read) == 10
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from([False, True]))
+def test_draws_do_not_depend_on_who_else_is_there(seed: int, deterministic: bool) -> None:
+    chance = random.Random(seed)
+    asks = asks_of([chance.randrange(1, 90) for _ in range(chance.randrange(1, 9))], tokens=6)
+    together = sample_all(Engine(QWEN, compiled=False, deterministic=deterministic), asks)
+    chosen = chance.randrange(len(asks))
+    (alone,) = sample_all(Engine(QWEN, compiled=False, deterministic=deterministic), [asks[chosen]])
+    assert alone.tokens == together[chosen].tokens
+    assert not deterministic or alone == together[chosen]
+
+
+def test_the_deterministic_mode_gives_the_same_bits_in_any_order_of_arrival() -> None:
+    base = words(150, 3)
+    asks = asks_of([3, 40, 70, 130, 200] * 8, tokens=15) + [(base, SamplingParams(15, seed=n)) for n in range(5)]
+    first = sample_all(Engine(QWEN, deterministic=True), asks)
+    for attempt in range(2):
+        chance = random.Random(attempt)
+        order = chance.sample(range(len(asks)), len(asks))
+        engine = Engine(QWEN, deterministic=True, kv_budget_tokens=(4096, 1 << 20)[attempt])
+        again = sample_all(engine, [asks[n] for n in order], chance)
+        assert [first[n] for n in order] == again
+
+
+def test_without_seeds_the_deterministic_mode_repeats_itself_and_samples_differ() -> None:
+    asks = [(words(20, 1), SamplingParams(10))] * 4
+    runs = [sample_all(Engine(QWEN, deterministic=True), asks) for _ in range(2)]
+    assert runs[0] == runs[1]
+    assert len({completion.tokens for completion in runs[0]}) == 4
+
+
+def test_a_tiny_budget_evicts_and_queues_and_is_still_right() -> None:
+    engine = Engine(QWEN, kv_budget_tokens=512, compiled=False)
+    asks = asks_of([100, 10, 200, 60, 100, 250] * 3) + asks_of([250] * 4)
+    assert_right(QWEN, asks, sample_all(engine, asks))
+    assert engine._blocks.tokens <= 512
+    with pytest.raises(MetaAgentXError, match="takes 1024 places, and kv_budget_tokens is 512"):
+        sample_all(engine, [(words(500, 1), SamplingParams(100))])
+
+
+def test_a_small_batch_queues() -> None:
+    asks = asks_of([5] * 9)
+    assert_right(QWEN, asks, sample_all(Engine(QWEN, max_batch=2, compiled=False), asks))
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_batches_side_by_side_equal_a_plain_forward_pass(deterministic: bool) -> None:
+    engine = Engine(QWEN, compiled=False, deterministic=deterministic, deterministic_rows=8)
+    asks = asks_of([3, 30, 90, 140] * 24, tokens=12)
+    assert_right(QWEN, asks, sample_all(engine, asks))
+
+
+def test_new_weights_are_used_at_once_and_by_requests_under_way() -> None:
+    model = model_of("qwen3")
+    engine = Engine(model, compiled=False)
+    asks = asks_of([40, 80, 20])
+    before = sample_all(engine, asks)
+
+    def train() -> None:
+        with torch.no_grad():
+            for weight in model.module.parameters():
+                weight.mul_(0.8)
+        model.weights_changed()
+
+    asyncio.run(model.run(train))
+    after = sample_all(engine, asks)
+    assert_right(model, asks, after)
+    assert [c.logprobs for c in after] != [c.logprobs for c in before]
+
+    async def train_meanwhile() -> Completion:
+        long = asyncio.create_task(engine.sample(words(30, 7), SamplingParams(600, seed=3, temperature=1.5)))
+        await asyncio.sleep(0.01)
+        await model.run(train)
+        return await long
+
+    completion = asyncio.run(train_meanwhile())
+    assert len(completion.tokens) == len(completion.logprobs)
+
+
+def test_stop_tokens_and_the_end_of_the_turn_are_part_of_the_completion() -> None:
+    (free,) = sample_all(Engine(QWEN), [(words(9, 9), SamplingParams(20, seed=5))])
+    stop = free.tokens[4]
+    (stopped,) = sample_all(Engine(QWEN), [(words(9, 9), SamplingParams(20, seed=5, stop_tokens=(stop,)))])
+    assert stopped.tokens == free.tokens[: free.tokens.index(stop) + 1]
+    assert stopped.finish == "stop"
+    (short,) = sample_all(Engine(QWEN), [(words(9, 9), SamplingParams(2, seed=5))])
+    assert (short.tokens, short.finish) == (free.tokens[:2], "length")
+
+
+@given(st.text(st.sampled_from("ab <>/é\n"), min_size=1, max_size=5), st.integers(0, 2**32))
+def test_stop_texts_end_a_completion_however_they_are_cut(stop: str, seed: int) -> None:
+    tokenizer = chat_tokenizer()
+    pieces = ["<", "/", "a", "b", ">", " ", "é", "\n", "<delivery>", "</delivery>", " a"]
+    known = [token for piece in pieces for token in tokenizer.hf.encode(piece, add_special_tokens=False)]
+    tokens = random.Random(seed).choices(known, k=40)
+    stops = StopTexts((stop, "never this"), tokenizer)
+    ended = [count for count in range(1, 41) if stop in tokenizer.decode(tokens[:count])]
+    found = [count for count in range(1, 41) if stops.ended_by(tokens[:count])]
+    assert found[:1] == ended[:1]
+
+
+def test_a_stop_text_ends_a_sample() -> None:
+    model = model_of("qwen3", vocab_size=1024)
+    (free,) = sample_all(Engine(model), [(words(9, 9), SamplingParams(20, seed=5))])
+    text = model.tokenizer.decode(free.tokens[3:5])
+    (stopped,) = sample_all(Engine(model), [(words(9, 9), SamplingParams(20, seed=5, stop=(text,)))])
+    assert stopped.finish == "stop"
+    assert model.tokenizer.decode(stopped.tokens).endswith(text)
+    assert stopped.tokens == free.tokens[: len(stopped.tokens)]
+
+
+def test_tokens_are_drawn_as_often_as_they_should_be() -> None:
+    logits = torch.randn(1, 8, generator=torch.Generator().manual_seed(0)).expand(40_000, 8)
+    chances = torch.rand(40_000, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    tokens, logprobs = draw(logits, torch.full((40_000,), 0.7), chances)
+    expected = (logits[0] / 0.7).softmax(-1)
+    assert ((tokens.long().bincount(minlength=8) / 40_000) - expected).abs().max() < 0.01
+    torch.testing.assert_close(logprobs.float(), expected.log()[tokens.long()])
+    impossible = torch.tensor([[float("-inf"), 0.0, float("-inf")]] * 2)
+    ends = torch.tensor([0.0, 1 - 2**-53], dtype=torch.float64)
+    assert draw(impossible, torch.ones(2), ends)[0].tolist() == [1, 1]
+
+
+def test_a_cancelled_request_leaves_and_the_others_go_on() -> None:
+    engine = Engine(QWEN, compiled=False)
+    ask = (words(9, 9), SamplingParams(900, seed=5))
+
+    async def cancel_one() -> Completion:
+        gone = asyncio.create_task(engine.sample(*ask))
+        await asyncio.sleep(0.01)
+        gone.cancel()
+        await asyncio.gather(gone, return_exceptions=True)
+        completion = await engine.sample(words(9, 8), SamplingParams(5, seed=1))
+        for _ in range(2):  # the turn in which it was cancelled, and the next
+            await QWEN.run(lambda: None)
+        return completion
+
+    assert asyncio.run(cancel_one()).tokens
+    assert not engine._batches
+
+
+def test_requests_that_cannot_be_are_told() -> None:
+    engine = Engine(QWEN)
+    for prompt, params, problem in (
+        (words(1024, 1), SamplingParams(5), "prompt has 1024 tokens, and the model's context of 1024 leaves"),
+        ([], SamplingParams(5), "one or more tokens from 0 to 23"),
+        ([99], SamplingParams(5), "one or more tokens from 0 to 23"),
+        ([3], SamplingParams(0), "max_tokens must be at least 1"),
+    ):
+        with pytest.raises(MetaAgentXError, match=problem):
+            sample_all(engine, [(prompt, params)])
+    (cut,) = sample_all(engine, [(words(1020, 1), SamplingParams(50, seed=1, temperature=0))])
+    assert len(cut.tokens) <= 4
+
+
+def test_a_failing_step_reaches_those_who_wait_and_the_engine_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(QWEN, compiled=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(engine._decoder, "logits", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            sample_all(engine, asks_of([4, 5]))
+    assert_right(QWEN, asks_of([4, 5]), sample_all(engine, asks_of([4, 5])))
+
+
+def test_loras_on_one_base_are_sampled_each_with_its_own() -> None:
+    model = model_of("qwen3")
+    designer = model.with_adapter("designer", LoraOptions(rank=2))
+    executor = model.with_adapter("executor", LoraOptions(rank=2))
+    with torch.no_grad():
+        for number, (name, weight) in enumerate(model.module.named_parameters()):
+            if "lora_B" in name:
+                weight.normal_(generator=torch.Generator().manual_seed(number)).mul_(0.03)
+    engines = [Engine(each, compiled=False) for each in (model, designer, executor)]
+    drawn = []
+    for each, engine in zip((model, designer, executor), engines, strict=True):
+        asks = asks_of([5, 30])
+        drawn.append(sample_all(engine, asks))
+        difference = each.submit(lambda each=each, asks=asks: worst_difference(each, asks, drawn[-1])).result()
+        assert difference < 1e-4
+    assert len({completions[0].logprobs for completions in drawn}) == 3
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "gpt2", "mistral"])
+def test_other_architectures_are_sampled_through_transformers(kind: str) -> None:
+    from transformers import AutoModelForCausalLM, GPT2Config, MistralConfig, Qwen2Config
+
+    common = {"vocab_size": VOCABULARY, "bos_token_id": None, "eos_token_id": None, "initializer_range": 0.3}
+    shape = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    wide = shape | {"num_key_value_heads": 2, "max_position_embeddings": 1024}
+    config: Any = {
+        "qwen2": lambda: Qwen2Config(**common, **wide),
+        "gpt2": lambda: GPT2Config(**common, n_embd=16, n_layer=2, n_head=4, n_positions=1024),
+        "mistral": lambda: MistralConfig(**common, **wide, sliding_window=24),
+    }[kind]()
+    torch.manual_seed(0)
+    module = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").eval()
+    model = LocalModel(module, chat_tokenizer(), torch.device("cpu"), torch.float32, 1024)
+    assert not is_plain(module)
+    asks = asks_of([1, 2, 40, 17, 130, 40])
+    assert_right(model, asks, sample_all(Engine(model), asks))
+
+
+def test_our_decoder_and_that_of_transformers_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    asks = asks_of(RAGGED)
+    monkeypatch.setattr("metaagentx.backends.local.engine.is_plain", lambda _: False)
+    engine = Engine(QWEN)
+    assert isinstance(engine._decoder, GenericDecoder)
+    monkeypatch.undo()
+    theirs, ours = sample_all(engine, asks), sample_all(Engine(QWEN), asks)
+    assert [c.tokens for c in theirs] == [c.tokens for c in ours]
+
+
+@settings(deadline=None)
+@given(st.lists(st.lists(st.integers(0, 1), max_size=9), max_size=12), st.integers(0, 20))
+def test_blocks_keep_the_longest_beginnings_within_bounds(sequences: list[list[int]], room: int) -> None:
+    blocks = Blocks(2)
+    for tokens in sequences:
+        kv = torch.tensor(tokens, dtype=torch.float32).view(1, 1, 1, -1, 1)
+        blocks.add(tokens, kv)
+        found = blocks.longest(tokens)
+        assert len(found) == len(tokens) // 2
+        assert [int(n) for block in found for n in block.flatten()] == tokens[: 2 * len(found)]
+        blocks.shrink(room)
+        assert blocks.tokens <= room
+        kept = blocks.longest(tokens)
+        assert 2 * len(kept) == min(2 * (len(tokens) // 2), room // 2 * 2)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("g++"), reason="compiling needs a C++ compiler")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch about itself
+@pytest.mark.parametrize("model", [QWEN, LLAMA], ids=["qwen3", "llama"])
+def test_the_compiled_path_equals_a_plain_forward_pass(model: LocalModel) -> None:
+    from torch._dynamo.utils import counters
+
+    graphs = counters["stats"]["unique_graphs"]
+    engine = Engine(model, compiled=True, max_batch=4)
+    asks = asks_of((3, 50, 120, 10)) + asks_of((30, 300), temperature=0.6)
+    assert_right(model, asks, sample_all(engine, asks))
+    lone = asks_of((7,))
+    assert_right(model, lone, sample_all(engine, lone))
+    asyncio.run(model.run(model.weights_changed))
+    assert_right(model, lone, sample_all(engine, lone))
+    assert counters["stats"]["unique_graphs"] - graphs <= 2  # with greedy requests and without

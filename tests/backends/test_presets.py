@@ -1,0 +1,185 @@
+"""The small models we start from, and the errors of those that do not load."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import metaagentx.backends.local.threads  # noqa: F401  before torch
+
+# isort: split
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from typer.testing import CliRunner
+
+from metaagentx.backends.local.decoder import is_plain
+from metaagentx.backends.local.engine import Engine
+from metaagentx.backends.local.model import load_model
+from metaagentx.backends.local.presets import PRESETS, new_model
+from metaagentx.backends.local.vocabulary import DESIGN_REQUEST
+from metaagentx.cli import app
+from metaagentx.errors import MetaAgentXError
+from metaagentx.policy import SamplingParams
+from metaagentx.workflow.manual import language_manual
+from metaagentx.workflow.protocol import INSTRUCTION
+from tests.backends.learners import chat_tokenizer, random_model
+
+EXAMPLES = Path(__file__).parents[2] / "src/metaagentx/workflow/examples"
+
+
+@pytest.fixture(scope="module")
+def nano(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path: Path = tmp_path_factory.mktemp("models") / "nano"
+    new_model(path, "nano")
+    return path
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in path.iterdir()}
+
+
+@pytest.mark.parametrize(("preset", "millions"), [("nano", 0.3), ("tiny", 0.8), ("small", 1.9), ("4m", 4.1)])
+def test_presets_have_the_size_they_say(preset: str, millions: float, tmp_path: Path) -> None:
+    assert round(new_model(tmp_path / preset, preset) / 1e6, 1) == millions
+
+
+def test_the_same_seed_gives_the_same_bytes_in_another_process(nano: Path, tmp_path: Path) -> None:
+    start = "from metaagentx.cli import main; main()"
+    command = [sys.executable, "-c", start, "model", "new", "--preset", "nano", str(tmp_path / "again")]
+    assert "0.30 million parameters" in subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert contents(tmp_path / "again") == contents(nano)
+    new_model(tmp_path / "other", "nano", seed=1)
+    assert contents(tmp_path / "other")["model.safetensors"] != contents(nano)["model.safetensors"]
+
+
+def test_plain_transformers_loads_it(nano: Path) -> None:
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(nano), AutoTokenizer.from_pretrained(nano)
+    assert model.config.vocab_size == len(tokenizer) == PRESETS["nano"].vocabulary
+    ids = tokenizer.apply_chat_template([{"role": "user", "content": "Hi"}], add_generation_prompt=True)["input_ids"]
+    assert ids == load_model(nano).tokenizer.encode_chat([{"role": "user", "content": "Hi"}])
+
+
+def test_the_protocol_costs_few_tokens_and_decodes_as_it_was() -> None:
+    tokenizer = chat_tokenizer()
+    whole = (INSTRUCTION, DESIGN_REQUEST, "<delivery>", "</delivery>", "\\boxed{", "<solution>", "</code>", "<think>")
+    for text in whole:
+        (token,) = tokenizer.hf.encode(text, add_special_tokens=False)
+        assert tokenizer.decode([token]) == text
+    for text in (language_manual(), *(file.read_text() for file in EXAMPLES.glob("*.py"))):
+        tokens = tokenizer.hf.encode(text, add_special_tokens=False)
+        assert tokenizer.decode(tokens) == text
+        assert len(tokens) < len(text) / 3
+    assert [tokenizer.decode([token]) for token in tokenizer.hf.encode("1000 2024")] == [*"1000", " ", *"2024"]
+
+
+def test_places_and_presets_that_do_not_do_are_told(nano: Path, tmp_path: Path) -> None:
+    with pytest.raises(MetaAgentXError, match="no preset huge: choose one of nano, tiny"):
+        new_model(tmp_path / "huge", "huge")
+    with pytest.raises(MetaAgentXError, match="is there already"):
+        new_model(nano, "nano")
+    result = CliRunner().invoke(app, ["model", "new", "--help"])
+    assert "0.3 to 10 million" in " ".join(result.output.replace("│", " ").split())
+
+
+def test_paths_that_are_no_models_are_told(nano: Path, tmp_path: Path) -> None:
+    with pytest.raises(MetaAgentXError, match="there is no model at .*/nowhere: `metaagentx model new"):
+        load_model(tmp_path / "nowhere")
+    with pytest.raises(MetaAgentXError, match="is not a model directory: it has no config.json"):
+        load_model(tmp_path)
+    with pytest.raises(MetaAgentXError, match=r"there is no file a\.gguf in"):
+        load_model(tmp_path, gguf_file="a.gguf")
+
+
+def damaged(nano: Path, place: Path, name: str, content: bytes | None) -> Path:
+    place.mkdir()
+    for file, data in contents(nano).items():
+        (place / file).write_bytes(data)
+    (place / name).unlink()
+    if content is not None:
+        (place / name).write_bytes(content)
+    return place
+
+
+def test_damaged_models_are_told_by_the_file(nano: Path, tmp_path: Path) -> None:
+    weights = contents(nano)["model.safetensors"]
+    with pytest.raises(MetaAgentXError, match=r"model\.safetensors is truncated"):
+        load_model(damaged(nano, tmp_path / "cut", "model.safetensors", weights[: len(weights) // 2]))
+    with pytest.raises(MetaAgentXError, match="does not load: .*no file named"):
+        load_model(damaged(nano, tmp_path / "none", "model.safetensors", None))
+    with pytest.raises(MetaAgentXError, match=r"config\.json is not valid JSON"):
+        load_model(damaged(nano, tmp_path / "config", "config.json", b"{"))
+    with pytest.raises(MetaAgentXError, match="no chat template"):
+        load_model(damaged(nano, tmp_path / "template", "chat_template.jinja", None))
+    deeper = contents(nano)["config.json"].replace(b'"num_hidden_layers": 2', b'"num_hidden_layers": 3')
+    deeper = deeper.replace(b'"full_attention"\n', b'"full_attention",\n    "full_attention"\n')
+    with pytest.raises(MetaAgentXError, match=r"lacks 11 of its weights, model\.layers\.2"):
+        load_model(damaged(nano, tmp_path / "deeper", "config.json", deeper))
+
+
+def write_gguf(path: Path, module: Any, tokenizer: Any) -> None:
+    """A Llama as llama.cpp writes it."""
+    gguf = pytest.importorskip("gguf", reason="GGUF files need the gguf package")
+    config, names = module.config, {"self_attn.": "attn_", "_proj": "", "mlp.": "ffn_", "attn_o": "attn_output"}
+    names |= {"model.layers": "blk", "model.embed_tokens": "token_embd", "model.norm": "output_norm"}
+    names |= {"post_attention_layernorm": "ffn_norm", "input_layernorm": "attn_norm", "lm_head": "output"}
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_rope_dimension_count(config.head_dim)
+    writer.add_vocab_size(config.vocab_size)
+    vocabulary = json.loads(tokenizer.backend_tokenizer.to_str())["model"]
+    special = set(tokenizer.all_special_ids)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list(tokenizer.convert_ids_to_tokens(range(len(tokenizer))))
+    writer.add_token_types([3 if token in special else 1 for token in range(len(tokenizer))])
+    writer.add_token_merges([" ".join(merge) for merge in vocabulary["merges"]])
+    writer.add_eos_token_id(tokenizer.eos_token_id)
+    writer.add_chat_template(tokenizer.chat_template)
+    for name, tensor in module.state_dict().items():
+        if "q_proj" in name or "k_proj" in name:  # pairs of a rotation stand side by side there
+            heads = tensor.shape[0] // config.head_dim
+            tensor = tensor.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2)
+        for ours, theirs in names.items():
+            name = name.replace(ours, theirs)
+        writer.add_tensor(name, tensor.contiguous().numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def test_a_gguf_file_is_the_model_that_was_written(tmp_path: Path) -> None:
+    llama = random_model("llama", torch.float32, vocab_size=1024, num_attention_heads=2, num_key_value_heads=1)
+    write_gguf(tmp_path / "tiny.gguf", llama.module, llama.tokenizer.hf)
+    loaded = load_model(tmp_path, gguf_file="tiny.gguf", device="cpu")
+    prompt = llama.tokenizer.encode_chat([{"role": "user", "content": "Add 2 and 2."}])
+    assert loaded.tokenizer.encode_chat([{"role": "user", "content": "Add 2 and 2."}]) == prompt
+    with torch.inference_mode():
+        expected, found = (each.module(input_ids=torch.tensor([prompt])).logits for each in (llama, loaded))
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+    drawn = asyncio.run(Engine(loaded, compiled=False).sample(prompt, SamplingParams(8, seed=1)))
+    again = asyncio.run(Engine(llama, compiled=False).sample(prompt, SamplingParams(8, seed=1)))
+    assert drawn.tokens == again.tokens
+
+
+@pytest.mark.parametrize("kind", ["qwen3", "llama"])
+def test_models_that_transformers_saved_are_loaded_and_sampled(kind: str, tmp_path: Path) -> None:
+    saved = random_model(kind, torch.float32)
+    saved.module.save_pretrained(tmp_path)
+    saved.tokenizer.hf.save_pretrained(tmp_path)
+    loaded = load_model(tmp_path, device="cpu")
+    for each in (saved, loaded):
+        assert is_plain(each.module)
+    ask = ([3, 4, 5], SamplingParams(8, seed=1))
+    drawn = [asyncio.run(Engine(each, compiled=False).sample(*ask)) for each in (saved, loaded)]
+    assert drawn[0].tokens == drawn[1].tokens

@@ -1,0 +1,57 @@
+"""Who learns when."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metaagentx.stages import Stage, learning_rates_at, stage_at
+from metaagentx.types import Role
+
+D, E = Role.DESIGNER, Role.EXECUTOR
+PAPER = [Stage(3, {E: 5e-6}), Stage(2, {D: 1e-6})]
+TABLE = {
+    "the paper's, executor first, then over again": (PAPER, "EEEDDEEEDDEE"),
+    "joint": ([Stage(1, {E: 1e-5, D: 1e-5})], "BBBB"),
+    "one-step alternation": ([Stage(1, {E: 1e-5}), Stage(1, {D: 1e-5})], "EDEDED"),
+    "executor only": ([Stage(7, {E: 1e-5})], "EEEEEEEEE"),
+    "designer only": ([Stage(7, {D: 1e-5})], "DDDDDDDDD"),
+    "a rest": ([Stage(1, {E: 1e-5}), Stage(1, {}), Stage(1, {D: 1e-5})], "E-DE-D"),
+}
+NAMES = {frozenset({E}): "E", frozenset({D}): "D", frozenset({D, E}): "B", frozenset[Role](): "-"}
+STAGES = st.lists(
+    st.builds(Stage, st.integers(1, 9), st.dictionaries(st.sampled_from(list(Role)), st.floats(1e-9, 1.0))),
+    min_size=1,
+    max_size=5,
+)
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_by_table(name: str) -> None:
+    stages, wanted = TABLE[name]
+    assert "".join(NAMES[frozenset(learning_rates_at(step, stages))] for step in range(len(wanted))) == wanted
+
+
+def test_a_role_that_is_not_named_is_absent_and_not_slow() -> None:
+    assert learning_rates_at(0, PAPER) == {E: 5e-6}
+    assert learning_rates_at(3, PAPER) == {D: 1e-6}
+
+
+@given(STAGES, st.integers(0, 200))
+def test_stages_are_a_list_repeated_for_ever(stages: list[Stage], step: int) -> None:
+    written_out = itertools.cycle(stage for stage in stages for _ in range(stage.steps))
+    assert stage_at(step, stages) is next(itertools.islice(written_out, step, None))
+
+
+@given(STAGES, st.integers(0, 200))
+def test_a_cycle_changes_nothing(stages: list[Stage], step: int) -> None:
+    cycle = sum(stage.steps for stage in stages)
+    assert stage_at(step, stages) is stage_at(step + cycle, stages)
+
+
+@given(STAGES)
+def test_each_stage_has_its_share_of_a_cycle(stages: list[Stage]) -> None:
+    cycle = sum(stage.steps for stage in stages)
+    met = [id(stage_at(step, stages)) for step in range(cycle)]
+    assert [met.count(id(stage)) for stage in stages] == [stage.steps for stage in stages]
