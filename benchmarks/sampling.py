@@ -15,6 +15,7 @@ import random
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -119,11 +120,11 @@ def cases(model: LocalModel) -> dict[str, tuple[int, Callable[[], object]]]:
     found: dict[str, tuple[int, Callable[[], object]]] = {}
     for batch in BATCHES:
         new = batch * NEW
-        found[f"hf_{batch}"] = (new, lambda b=batch: generate(model, random_prompts(b, PROMPT)))
+        found[f"hf_{batch}"] = (new, partial(lambda b: generate(model, random_prompts(b, PROMPT)), batch))
         for name, engine in (("ours", plain), ("compiled", compiled)):
             found[f"{name}_{batch}"] = (
                 new,
-                lambda b=batch, e=engine: asyncio.run(sample(e, random_prompts(b, PROMPT))),
+                partial(lambda b, e: asyncio.run(sample(e, random_prompts(b, PROMPT))), batch, engine),
             )
     long = 16 * NEW
     found["hf_shared_prompt"] = (long, lambda: generate(model, random_prompts(1, LONG_PROMPT), samples=16))

@@ -29,9 +29,10 @@ LAYERS = [
     {"teacher", "coldstart"},
     {"trainer", "sft"},
     {"session"},
+    {"evaluation"},
     {"report", "viewer", "doctor"},
     {"quickstart"},
-    {"doctor_view", "cli_grade", "cli_tasks", "cli_model", "cli_train", "cli_learn"},
+    {"doctor_view", "cli_grade", "cli_tasks", "cli_model", "cli_train", "cli_eval", "cli_learn", "cli_report"},
     {"cli"},
 ]
 # The two that stand on nothing but the standard library: they are copied into the jail.

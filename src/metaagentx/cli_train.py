@@ -20,6 +20,7 @@ def train(
     import shutil
 
     from . import session
+    from .runs import resume_command
 
     if sum(given is not None for given in (recipe, resume, fork)) != 1:
         raise MetaAgentXError("say what to train: a RECIPE, --resume RUN, or --fork RUN@STEP")
@@ -37,11 +38,11 @@ def train(
     try:
         asyncio.run(session.train(opened, config))
     except MetaAgentXError:
-        if recipe is not None and opened.next_step == 0 and not opened.metrics():
-            shutil.rmtree(opened.directory)  # it never began: the same command shall work when that is mended
+        if resume is None and not opened.begun:
+            shutil.rmtree(opened.directory)  # the same command shall work when that is mended
         raise
     except KeyboardInterrupt:
-        raise MetaAgentXError(f"stopped; go on with: metaagentx train --resume {opened.directory}") from None
+        raise MetaAgentXError(f"stopped; go on with: {resume_command(opened.directory)}") from None
     best = opened.best
     chosen = f"; best on held-out tasks: step {best.step}, {best.score:.0%} solved" if best else ""
     typer.echo(f"{opened.directory}: {opened.next_step} steps done{chosen}")

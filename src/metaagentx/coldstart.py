@@ -2,13 +2,13 @@
 
 The teacher reads the long prompt, with the language's manual, and goes through the same rollout as everybody. What
 solved its task is kept under the short prompt: the student learns the language itself (context distillation). Kept
-rows are de-duplicated, and no group of role, source and design has more than its share. Work is done in batches, each
+rows are de-duplicated, and no kind of design has more than its share. Work is done in batches, each
 written down when it is finished: what was stopped goes on with the next one.
 """
 
 import json
 import os
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -124,20 +124,15 @@ def deduplicate(rows: Sequence[Row]) -> list[Row]:
 
 
 def balance(rows: Sequence[Row]) -> list[Row]:
-    """No group of role, source and design has more than the mean of its role's groups."""
-    groups: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
-    for row in rows:
-        groups[row.role, row.source, row.pattern].append(row)
-    sizes: dict[str, list[int]] = defaultdict(list)
-    for (role, _, _), group in groups.items():
-        sizes[role].append(len(group))
-    most = {role: -(-sum(counts) // len(counts)) for role, counts in sizes.items()}
-    taken: Counter[tuple[str, str, str]] = Counter()
+    """Of a role and a source no design has more rows than the mean of its designs."""
+    counts = Counter((row.role, row.source, row.pattern) for row in rows)
+    taken: Counter[tuple[Role, str, str]] = Counter()
     kept = []
     for row in rows:
-        group_key = (row.role, row.source, row.pattern)
-        taken[group_key] += 1
-        if taken[group_key] <= most[row.role]:
+        group = (row.role, row.source, row.pattern)
+        taken[group] += 1
+        peers = [count for (role, source, _), count in counts.items() if (role, source) == group[:2]]
+        if taken[group] * len(peers) < sum(peers) + len(peers):
             kept.append(row)
     return kept
 

@@ -4,12 +4,14 @@ What `train`, `eval` and the quickstart have in common. Models are loaded first:
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+import shutil
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .calls import Speaker
+from .coldstart import Bill, Row, Teaching, collect
 from .config import Config, load_config, to_toml
 from .errors import MetaAgentXError
 from .loggers import open_loggers
@@ -18,10 +20,16 @@ from .progress import TrainingProgress
 from .rewards.graders import Graders
 from .rollout import Resources
 from .runs import Run
+from .runs.files import explained
 from .sandbox import Sandbox
+from .settings import rollout_options
+from .sft import SftOptions, teach
 from .tasks import Mixture
 from .trainer import Trainer
 from .types import Execution, Role
+
+TAUGHT_FROM = 10**8
+"""Where in the stream of tasks a teacher's are, far from those that training begins with."""
 
 
 def speakers_of(config: Config, policies: Mapping[Role, Policy]) -> dict[Role, Speaker]:
@@ -57,15 +65,72 @@ async def train(run: Run, config: Config) -> None:
     with run:
         if run.next_step >= config.steps:
             return
-        built = build_policies(config, run.directory)
+        with explained(str(run.directory), "make room and try again"):
+            built = build_policies(config, run.directory)
         tasks = mixture_of(config)
         progress = TrainingProgress(config.steps, run.next_step)
         name = run.directory.resolve().name
         with open_loggers(config.run.loggers, run.directory, name, config.model_dump(mode="json")) as loggers:
             async with open_resources(config, built.policies, lambda execution: progress.executed()) as resources:
-                with progress:
+                with progress, run.training():
                     trainer = Trainer(config, built.policies, resources, tasks, run, progress, loggers)
                     await replace(trainer, references=built.references).train()
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """What a teacher is asked."""
+
+    count: int
+    """Tasks."""
+    teacher: str
+    """Its name, kept with every row."""
+    manual: bool = True
+    """Whether it reads the language's manual."""
+    max_tokens: int = 8192
+    """Of one reply."""
+
+
+async def ask_teacher(config: Config, policy: Policy, lesson: Lesson, directory: Path) -> tuple[list[Row], Bill]:
+    """What a teacher's rollouts on the recipe's training tasks are worth keeping."""
+    tasks = mixture_of(config)
+    async with open_resources(config, dict.fromkeys(Role, policy)) as resources:
+        speakers = {
+            role: replace(speaker, max_tokens=lesson.max_tokens) for role, speaker in resources.speakers.items()
+        }
+        teaching = Teaching(
+            [tasks.task(TAUGHT_FROM + place) for place in range(lesson.count)],
+            replace(resources, speakers=speakers),
+            rollout_options(config),
+            lesson.teacher,
+            lesson.manual,
+            config.seed,
+        )
+        return await collect(teaching, directory)
+
+
+async def teach_model(rows: Sequence[Row], model: str, out: Path, options: SftOptions, work: Path) -> list[float]:
+    """A model that has learnt both roles on shared weights. `work` keeps what is needed to go on after a stop.
+
+    `preset:micro` and the like make a new model, with a tokenizer for these rows.
+    """
+    from .backends.local import LocalPolicy, TrainingOptions, load_model, new_model
+
+    path = Path(model)
+    if model.startswith("preset:"):
+        path = work / "new"
+        if not path.exists():
+            unfinished = work / ".new.unfinished"
+            shutil.rmtree(unfinished, ignore_errors=True)
+            texts = [message["content"] for row in rows for message in row.messages]
+            new_model(unfinished, model.removeprefix("preset:"), options.seed, texts)
+            unfinished.rename(path)
+    loaded = load_model(path)
+    training = TrainingOptions(token_budget=16384, betas=(0.9, 0.99))
+    policies: dict[Role, Policy] = {role: LocalPolicy(loaded, role, options=training) for role in Role}
+    losses = await teach(policies, rows, options, work / "sft")
+    await policies[Role.DESIGNER].save(out)
+    return losses
 
 
 def start_run(recipe: Path, directory: Path, overrides: list[str]) -> tuple[Run, Config]:

@@ -21,6 +21,8 @@ class SftOptions:
 
     steps: int = 200
     rows_per_step: int = 64
+    designer_share: float = 0.5
+    """Of the rows of a step; the others are the Executor's."""
     learning_rate: float = 1e-5
     warmup_steps: int = 10
     seed: int = 0
@@ -46,7 +48,7 @@ async def teach(
             rate = learning_rate_at(step, options)
             loss = 0.0
             for policy, roles in learners:
-                batch = _batch([datum for role in roles for datum in data[role]], step, options)
+                batch = [datum for role in roles for datum in _batch(data[role], step, options, role)]
                 loss += (await policy.forward_backward(batch, "cross_entropy"))["loss"] / len(learners)
                 await policy.optim_step(rate)
             losses.append(loss)
@@ -107,10 +109,11 @@ def _learners(policies: Mapping[Role, Policy]) -> list[tuple[Policy, list[Role]]
     return found
 
 
-def _batch(data: Sequence[Datum], step: int, options: SftOptions) -> list[Datum]:
-    """Rows in an order that is shuffled anew for every pass, by the seed."""
-    first = step * options.rows_per_step
-    places = range(first, first + options.rows_per_step)
+def _batch(data: Sequence[Datum], step: int, options: SftOptions, role: Role) -> list[Datum]:
+    """A role's rows of a step, in an order that is shuffled anew for every pass, by the seed."""
+    share = options.designer_share if role is Role.DESIGNER else 1 - options.designer_share
+    size = max(1, round(options.rows_per_step * share))
+    places = range(step * size, (step + 1) * size)
     return [data[_order(len(data), place // len(data), options.seed)[place % len(data)]] for place in places]
 
 

@@ -44,9 +44,8 @@ class Trainer:
         """From the run's next step to the last."""
         if self.run.checkpoint is not None:
             await self.run.load_checkpoint(self._named())
-            self._choose(self.run.next_step, self.run.metrics()[-1])  # it may have been stopped just before it chose
         for step in range(self.run.next_step, self.config.steps):
-            clock, rates = Clock(), learning_rates_at(step, stages_of(self.config))
+            clock, rates, before = Clock(), learning_rates_at(step, stages_of(self.config)), self._work()
             with clock.phase("rollout"):
                 rollouts = await self._grow(step, rates)
             with clock.phase("update"):
@@ -54,7 +53,8 @@ class Trainer:
             found = measure(rollouts) | learnt
             found |= {f"learning_rate/{role}": rate for role, rate in rates.items()}
             found |= await self._evaluate(step + 1, clock)
-            await self._write(step, found | self._seconds(clock), rollouts)
+            found |= {f"engine/{name}": value - before[name] for name, value in self._work().items()}
+            await self._write(step, found | clock.metrics(), rollouts)
 
     async def _grow(self, step: int, rates: Mapping[Role, float]) -> list[Rollout]:
         """The trees of a step, with credit. Tasks whose groups teach nothing may be replaced, so often and no more."""
@@ -113,18 +113,18 @@ class Trainer:
         found = await self.references[role].logprobs(data)
         return [replace(datum, reference_logprobs=tuple(values)) for datum, values in zip(data, found, strict=True)]
 
-    def _seconds(self, clock: Clock) -> dict[str, float]:
+    def _work(self) -> Mapping[str, float]:
         policy = self.policies[Role.EXECUTOR]
-        return clock.metrics() | (dict(policy.work()) if isinstance(policy, CountsWork) else {})
+        return policy.work() if isinstance(policy, CountsWork) else {}
 
     async def _evaluate(self, done: int, clock: Clock) -> dict[str, float]:
         wanted = self.config.evaluation
         if not wanted.every or (done % wanted.every and done != self.config.steps):
             return {}
+        tasks, options = self.tasks.held_out[: wanted.tasks], rollout_options(self.config)
+        self.progress.expect(len(tasks) * wanted.samples)
         with clock.phase("evaluation"):
-            solved = await solve_rate(
-                self.tasks.held_out[: wanted.tasks], self.resources, rollout_options(self.config), wanted.samples
-            )
+            solved = await solve_rate(tasks, self.resources, options, wanted.samples)
         self.progress.evaluation(done, solved)
         return {"evaluation/solved": solved}
 
@@ -133,16 +133,13 @@ class Trainer:
         self.run.write_step(step, found, rollouts if step % wanted.rollouts_every == 0 else None)
         self.loggers.log(step, found)
         self.progress.step(step, found, {r: found[f"learning_rate/{r}"] for r in Role if f"learning_rate/{r}" in found})
-        # Last of all: a checkpoint says that everything before it is there.
-        if done % wanted.checkpoint_every == 0 or done == self.config.steps or "evaluation/solved" in found:
-            await self.run.save_checkpoint(done, self._named(), wanted.keep_checkpoints)
-            self._choose(done, found)
-
-    def _choose(self, done: int, found: Mapping[str, object]) -> None:
-        """The best checkpoint is the one that solves most of the held-out tasks; of equals the earliest."""
+        # The best checkpoint is the one that solves most of the held-out tasks; of equals the earliest.
         solved, best = found.get("evaluation/solved"), self.run.best
-        if isinstance(solved, float) and (best is None or solved > best.score):
+        if solved is not None and (best is None or solved > best.score):
             self.run.mark_best(done, solved)
+        # Last of all: a checkpoint says that everything before it is there.
+        if done % wanted.checkpoint_every == 0 or done == self.config.steps or solved is not None:
+            await self.run.save_checkpoint(done, self._named(), wanted.keep_checkpoints)
 
     def _named(self) -> dict[str, Policy]:
         return {str(role): policy for role, policy in self.policies.items()}

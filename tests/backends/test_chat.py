@@ -78,7 +78,7 @@ def test_sampled_tokens_are_kept_whatever_the_template_and_the_tokenizer_would_m
     tokens = tokenizer.encode_continuation([*prompt, *sampled], [{"role": "user", "content": content}])
     assert tokens[: len(prompt) + len(sampled)] == [*prompt, *sampled]
     following = tokenizer.hf.decode(tokens[len(prompt) + len(sampled) :])
-    shown = content.split("</think>")[-1].strip("\n")
+    shown = content.rsplit("</think>", maxsplit=1)[-1].strip("\n")
     expected = f"\n<|im_start|>user\n{shown}<|im_end|>\n<|im_start|>assistant\n"
     assert following == ("" if ended else "<|im_end|>") + expected
 

@@ -3,7 +3,8 @@
 import asyncio
 import random
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -116,7 +117,8 @@ def test_shared_prefixes_equal_unshared_ones(deterministic: bool) -> None:
     assert_right(QWEN, asks, together)
     alone = [sample_all(Engine(QWEN, compiled=False, deterministic=deterministic), [ask])[0] for ask in asks]
     assert [c.tokens for c in alone] == [c.tokens for c in together]
-    turns = [([*ask[0], *drawn.tokens, *words(9, n)], ask[1]) for n, (ask, drawn) in enumerate(zip(asks, together))]
+    pairs = enumerate(zip(asks, together, strict=True))
+    turns = [([*ask[0], *drawn.tokens, *words(9, n)], ask[1]) for n, (ask, drawn) in pairs]
     assert_right(QWEN, turns, sample_all(shared, turns))
 
 
@@ -315,7 +317,7 @@ def test_loras_on_one_base_are_sampled_each_with_its_own() -> None:
     for each, engine in zip((model, designer, executor), engines, strict=True):
         asks = asks_of([5, 30])
         drawn.append(sample_all(engine, asks))
-        difference = each.submit(lambda each=each, asks=asks: worst_difference(each, asks, drawn[-1])).result()
+        difference = each.submit(partial(worst_difference, each, asks, drawn[-1])).result()
         assert difference < 1e-4
     assert len({completions[0].logprobs for completions in drawn}) == 3
 
@@ -324,14 +326,25 @@ def test_loras_on_one_base_are_sampled_each_with_its_own() -> None:
 def test_other_architectures_are_sampled_through_transformers(kind: str) -> None:
     from transformers import AutoModelForCausalLM, GPT2Config, MistralConfig, Qwen2Config
 
-    common = {"vocab_size": VOCABULARY, "bos_token_id": None, "eos_token_id": None, "initializer_range": 0.3}
-    shape = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
-    wide = shape | {"num_key_value_heads": 2, "max_position_embeddings": 1024}
-    config: Any = {
+    common: dict[str, Any] = {
+        "vocab_size": VOCABULARY,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "initializer_range": 0.3,
+    }
+    shape: dict[str, Any] = {
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+    }
+    wide: dict[str, Any] = shape | {"num_key_value_heads": 2, "max_position_embeddings": 1024}
+    configs: dict[str, Callable[[], Any]] = {
         "qwen2": lambda: Qwen2Config(**common, **wide),
         "gpt2": lambda: GPT2Config(**common, n_embd=16, n_layer=2, n_head=4, n_positions=1024),
         "mistral": lambda: MistralConfig(**common, **wide, sliding_window=24),
-    }[kind]()
+    }
+    config = configs[kind]()
     torch.manual_seed(0)
     module = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").eval()
     model = LocalModel(module, chat_tokenizer(), torch.device("cpu"), torch.float32, 1024)

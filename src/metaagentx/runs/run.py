@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Self, TypeAlias
 
 from ..errors import MetaAgentXError
-from ..policy import Policy
+from ..policy import BackendError, Policy
 from ..types import JSON, Role, Rollout
 from . import files, records
 from .records import Best
@@ -138,6 +138,23 @@ class Run:
         if not path.is_file():
             raise MetaAgentXError(f"{path} does not exist: no rollouts of step {step} were written")
         return read_rollouts(path)
+
+    @property
+    def begun(self) -> bool:
+        """Whether anybody ever trained it."""
+        return (self.directory / "log.txt").exists()
+
+    @contextmanager
+    def training(self) -> Iterator[None]:
+        """Training goes on inside. What stops it becomes one line that says how to go on."""
+        self.log(f"training goes on from step {self.next_step}")
+        try:
+            yield
+        except (MetaAgentXError, BackendError) as error:
+            command = resume_command(self.directory)
+            cure = "" if command in str(error) else f"; when that is mended, go on with: {command}"
+            raise MetaAgentXError(f"{error}{cure}") from error
+        self.log(f"{self.next_step} steps are done")
 
     def log(self, line: str) -> None:
         """Add to log.txt, with the time."""

@@ -121,9 +121,9 @@ class Engine:
         """A few steps, then the same again after whoever else waits for the model."""
         try:
             with torch.inference_mode():
-                self._notice_new_weights()
                 self._notice_cancelled()
                 for _ in range(STEPS_PER_TURN):
+                    self._notice_new_weights()
                     self._admit()
                     self._step()
                 self._steps.compile_if_it_pays()

@@ -77,7 +77,8 @@ class Lane:
         """A copy of a row's beginning, [L, 2, K, T, D]."""
         pairs = zip(self.keys_R_K_T_D, self.values_R_K_T_D, strict=True)
         parts = [tensor[row, :, :stop] for pair in pairs for tensor in pair]
-        return torch.stack(parts).unflatten(0, (-1, 2))
+        kv_L_2_K_T_D: Tensor = torch.stack(parts).unflatten(0, (-1, 2))
+        return kv_L_2_K_T_D
 
     def remove(self, row: int, length_of_last: int) -> None:
         """Give a row up; the last one, of this length, takes its place."""

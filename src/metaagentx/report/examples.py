@@ -1,0 +1,126 @@
+"""Example trees: of one task each design with its script, its executions and what was said, as HTML.
+
+Everything here was written by a model or by a task's author: it is escaped, and cut where it is long.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import pstdev
+
+from ..errors import MetaAgentXError
+from ..runs import Run
+from ..types import Call, Design, Execution, Fault, Rollout
+from .history import short_names
+from .svg import escape, number
+
+LONGEST_TEXT = 3000
+MOST_CALLS = 12
+
+
+def examples(run: Run) -> list[str]:
+    """The trees of the first step that was written down, of the middle one and of the last."""
+    steps = _steps(run.directory)
+    chosen = sorted({steps[0], steps[len(steps) // 2], steps[-1]}) if steps else []
+    return [_step(run, step) for step in chosen]
+
+
+def _steps(directory: Path) -> list[int]:
+    names = (path.stem for path in (directory / "rollouts").glob("*.jsonl"))
+    return sorted(int(name) for name in names if name.isdecimal() and name.isascii())
+
+
+def _step(run: Run, step: int) -> str:
+    try:
+        rollouts = [rollout for rollout in run.rollouts(step) if rollout.designs]
+    except MetaAgentXError as error:  # taken back by a trainer that resumed, or damaged: the rest can be told
+        return f"<h3>Step {step}</h3><p class='missing'>{escape(str(error))}</p>"
+    if not rollouts:
+        return f"<h3>Step {step}</h3><p class='missing'>No task of this step has a design.</p>"
+    return f"<h3>Step {step}</h3>{tree(max(rollouts, key=_spread))}"
+
+
+def _spread(rollout: Rollout) -> float:
+    rewards = [e.reward.total for design in rollout.designs for e in design.executions if e.reward]
+    rewards += [design.reward for design in rollout.designs if not design.executions and design.reward is not None]
+    return pstdev(rewards) if len(rewards) > 1 else 0.0
+
+
+def tree(rollout: Rollout) -> str:
+    """A task with its designs."""
+    task = rollout.task
+    source = short_names([task.source])[task.source]
+    designs = "".join(_design(design, place) for place, design in enumerate(rollout.designs, start=1))
+    question = f"<div class='question'><span class='tag'>{escape(source)}</span>{_text(task.question)}</div>"
+    return f"<div class='tree'>{question}<ol class='designs'>{designs}</ol></div>"
+
+
+def _design(design: Design, place: int) -> str:
+    runs = design.executions
+    solved = sum(execution.reward is not None and execution.reward.solved for execution in runs)
+    head = [f"<b>Design {place}</b>", f"<span class='tag'>{escape(design.pattern or 'no structure')}</span>"]
+    head.append(_figure("reward", design.reward))
+    head.append(_figure("advantage", design.call.advantage, signed=True))
+    if runs:
+        head.append(f"<span class='figure'>{solved} of {len(runs)} solved</span>")
+    parts = [f"<div class='head'>{''.join(head)}</div>", _fault(design.fault)]
+    if design.script is not None:
+        parts.append(f"<details><summary>script</summary>{_text(design.script)}</details>")
+    parts.append(f"<details><summary>what the Designer read and wrote</summary>{_conversation(design.call)}</details>")
+    executions = "".join(_execution(execution, number) for number, execution in enumerate(runs, start=1))
+    if runs:
+        parts.append(f"<ol class='executions'>{executions}</ol>")
+    return f"<li class='design'>{''.join(parts)}</li>"
+
+
+def _execution(execution: Execution, place: int) -> str:
+    reward, calls = execution.reward, execution.calls
+    solved = reward is not None and reward.solved
+    answer = "no answer" if execution.answer is None else _cut(" ".join(execution.answer.split()), 120)
+    head = [
+        f"<span class='{'solved' if solved else 'unsolved'}'>{'✓ solved' if solved else '✗ not solved'}</span>",
+        _figure("reward", reward.total if reward else None),
+        _figure("advantage", next((call.advantage for call in calls if call.advantage is not None), None), signed=True),
+        f"<code class='answer'>{escape(answer)}</code>",
+    ]
+    about = f"{len(calls)} call{'s' * (len(calls) != 1)}, {sum(call.tokens for call in calls)} tokens"
+    parts = [f"<div class='head'>{''.join(head)}</div>", _fault(execution.fault)]
+    why = f"<p class='why'>{escape(_cut(reward.reason, 300))}</p>" if reward and reward.reason else ""
+    inside = why + "".join(_call(call) for call in calls[:MOST_CALLS])
+    if len(calls) > MOST_CALLS:
+        inside += f"<p class='missing'>{len(calls) - MOST_CALLS} more calls are not shown.</p>"
+    if inside:
+        parts.append(f"<details><summary>execution {place}: {about}</summary>{inside}</details>")
+    return f"<li>{''.join(parts)}</li>"
+
+
+def _call(call: Call) -> str:
+    cut = ", cut off at the limit" if call.finish == "length" else ""
+    return f"<div class='call'><p><b>{escape(call.agent)}</b> {call.tokens} tokens{cut}</p>{_conversation(call)}</div>"
+
+
+def _conversation(call: Call) -> str:
+    said: Sequence[tuple[str, str]] = [(m.get("role", ""), m.get("content", "")) for m in call.messages]
+    asked = "".join(f"<p class='who'>{escape(role)}</p>{_text(content)}" for role, content in said)
+    return f"{asked}<p class='who'>reply</p><div class='reply'>{_text(call.text)}</div>"
+
+
+def _fault(fault: Fault | None) -> str:
+    if fault is None:
+        return ""
+    return f"<p class='fault'><b>{escape(fault.kind)}</b> {escape(_cut(fault.message, 500))}</p>"
+
+
+def _figure(name: str, value: float | None, signed: bool = False) -> str:
+    shown = "–" if value is None else f"{value:+.2f}" if signed else number(value)
+    return f"<span class='figure'>{name} <b>{shown}</b></span>"
+
+
+def _text(text: str) -> str:
+    note = ""
+    if len(text) > LONGEST_TEXT:
+        note = f"<p class='missing'>{len(text) - LONGEST_TEXT:,} more characters are not shown.</p>"
+    return f"<pre>{escape(text[:LONGEST_TEXT])}</pre>{note}"
+
+
+def _cut(text: str, longest: int) -> str:
+    return text if len(text) <= longest else f"{text[:longest]}… ({len(text) - longest:,} more characters)"

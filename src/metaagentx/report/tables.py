@@ -1,0 +1,104 @@
+"""Tables as HTML: of rows, of an evaluation's Markdown, or of its JSON when there is no Markdown."""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ..types import JSON
+from .svg import escape, number
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Texts in a table; columns of numbers stand to the right."""
+    right = [all(_numeric(row[place]) for row in rows if place < len(row)) for place in range(len(head))]
+    heads = "".join(_cell("th", name, right[place]) for place, name in enumerate(head))
+    lines = ["".join(_cell("td", name, right[place]) for place, name in enumerate(row[: len(head)])) for row in rows]
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f'<div class="scroll"><table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def evaluation(directory: Path) -> str | None:
+    """What `metaagentx evaluate` left in a run directory; None when there is nothing that can be read."""
+    try:
+        return "".join(_markdown((directory / "evaluation.md").read_text(errors="replace"))) or None
+    except OSError:
+        pass
+    try:
+        found: JSON = json.loads((directory / "evaluation.json").read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    return "".join(_tables(found, "", 0)) or None
+
+
+def _markdown(text: str) -> Iterator[str]:
+    """Headings, lists, paragraphs and pipe tables, which is what reports of numbers are made of."""
+    lines = [line.rstrip() for line in text.splitlines()] + [""]
+    start = 0
+    while start < len(lines):
+        end = next(place for place in range(start, len(lines)) if not lines[place])
+        block = lines[start:end]
+        start = end + 1
+        while block and block[0].startswith("#"):
+            yield f"<h3>{_inline(block.pop(0).lstrip('# '))}</h3>"
+        before = [line for line in block if not line.lstrip().startswith("|")]
+        rows = [_row(line) for line in block if line.lstrip().startswith("|")]
+        if before:
+            yield f"<p>{'<br>'.join(map(_inline, before))}</p>"
+        if rows:
+            yield table(rows[0], [row for row in rows[1:] if not all(re.fullmatch(":?-+:?", cell) for cell in row)])
+
+
+def _row(line: str) -> list[str]:
+    cells = re.split(r"(?<!\\)\|", line.strip().removeprefix("|").removesuffix("|"))
+    return [cell.strip().replace("\\|", "|") for cell in cells]
+
+
+def _inline(text: str) -> str:
+    text = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
+    return re.sub(r"\*\*([^*]+)\*\*", r"<b>\1</b>", text)
+
+
+def _tables(value: JSON, name: str, depth: int) -> Iterator[str]:
+    """Lists of objects and objects of objects, wherever they are, under the name they have."""
+    rows = _rows_of(value)
+    if rows:
+        columns = list(dict.fromkeys(key for _, row in rows for key in row))
+        named = any(title for title, _ in rows)
+        head = ["", *columns] if named else columns
+        cells = [[*([title] if named else []), *(_plain(row.get(key)) for key in columns)] for title, row in rows]
+        yield (f"<h3>{escape(name)}</h3>" if name else "") + table(head, cells)
+    elif isinstance(value, dict) and depth < 4:
+        for key, inner in value.items():
+            yield from _tables(inner, key, depth + 1)
+
+
+def _rows_of(value: JSON) -> list[tuple[str, dict[str, JSON]]]:
+    pairs: list[tuple[str, JSON]] = []
+    if isinstance(value, list):
+        pairs = [("", inner) for inner in value]
+    elif isinstance(value, dict):
+        pairs = list(value.items())
+    rows = [
+        (key, inner) for key, inner in pairs if isinstance(inner, dict) and inner and all(map(_single, inner.values()))
+    ]
+    return rows if len(rows) == len(pairs) else []
+
+
+def _single(value: JSON) -> bool:
+    return not isinstance(value, dict | list)
+
+
+def _plain(value: JSON) -> str:
+    if value is None:
+        return "–"
+    return number(value) if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
+
+
+def _cell(tag: str, content: str, right: bool) -> str:
+    look = " class='number'" if right else ""
+    return f"<{tag}{look}>{_inline(content)}</{tag}>"
+
+
+def _numeric(content: str) -> bool:
+    return re.fullmatch(r"\**[-+−]?[\d.,]+(e-?\d+)?\s*%?(\s*(±|\[|\().*)?\**|–|-|", content.strip()) is not None

@@ -1,0 +1,585 @@
+"""A policy on an OpenAI-compatible server: a real one, of the standard library, in a thread of the tests."""
+
+import asyncio
+import json
+import socket
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metaagentx.backends.openai import OpenAIPolicy
+from metaagentx.calls import Speaker, TooLong, Unanswered
+from metaagentx.errors import MetaAgentXError
+from metaagentx.policy import BackendError, Completion, CountsWork, Policy, SamplingParams
+from metaagentx.rewards.graders import Graders
+from metaagentx.rollout import RolloutOptions, grow
+from metaagentx.sandbox import Sandbox
+from metaagentx.types import Role
+from metaagentx.workflow.reply import DESIGNER_LINE
+from tests.growing import (
+    COMPUTE,
+    RIGHT,
+    TASK,
+    TOOL,
+    by_agent,
+    design,
+    executions_of,
+    in_words,
+    resources,
+    with_speakers,
+)
+
+pytest.importorskip("openai")
+
+KEY = "sk-a-key-that-nobody-may-see"
+CHAT = [{"role": "system", "content": "Solve."}, {"role": "user", "content": "1 + 1?"}]
+END = 256
+
+
+@dataclass
+class Reply:
+    status: int
+    body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+Answer = Callable[[dict[str, Any], int], Reply]
+
+
+def said(content: str | None, finish: str = "stop", message: object = None, **choice: object) -> Reply:
+    """A chat completion that took 7 tokens to read and 3 to write."""
+    own = {"role": "assistant", "content": content, **(message if isinstance(message, dict) else {})}
+    usage = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
+    choices = [{"index": 0, "message": own, "finish_reason": finish, **choice}]
+    body = {"id": "1", "object": "chat.completion", "created": 1, "model": "m", "choices": choices, "usage": usage}
+    return Reply(200, json.dumps(body).encode())
+
+
+def refused(status: int, message: str, **headers: str) -> Reply:
+    names = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Reply(status, json.dumps({"error": {"message": message, "type": "t", "code": "c"}}).encode(), names)
+
+
+class Server(ThreadingHTTPServer):
+    """Answers as it is told to and keeps what it was asked."""
+
+    daemon_threads = True
+    request_queue_size = 256
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.answer = answer
+        self.asked: list[dict[str, Any]] = []
+        self.keys: list[str | None] = []
+        self.under_way = self.most_under_way = 0
+        self.lock = threading.Lock()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/v1"
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        if not isinstance(sys.exception(), ConnectionError):
+            traceback.print_exc()
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Server
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        with self.server.lock:
+            self.server.asked.append(asked)
+            self.server.keys.append(self.headers["Authorization"])
+            number = len(self.server.asked)
+            self.server.under_way += 1
+            self.server.most_under_way = max(self.server.most_under_way, self.server.under_way)
+        here = self.path == "/v1/chat/completions"
+        reply = self.server.answer(asked, number) if here else refused(404, "Not Found")
+        with self.server.lock:
+            self.server.under_way -= 1
+        self.send_response(reply.status)
+        self.send_header("Content-Type", "application/json")
+        for name, value in {"Content-Length": str(len(reply.body)), **reply.headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(reply.body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@contextmanager
+def serving(answer: Answer | Reply) -> Iterator[Server]:
+    with Server(answer if callable(answer) else lambda asked, number: answer) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+
+
+def ask(policy: OpenAIPolicy, chat: list[dict[str, str]] = CHAT, params: SamplingParams | None = None) -> Completion:
+    async def once() -> Completion:
+        async with policy:
+            return await policy.sample(policy.tokenizer.encode_chat(chat), params or SamplingParams(100))
+
+    return asyncio.run(once())
+
+
+def call(policy: OpenAIPolicy, **patience: float) -> str:
+    async def once() -> str:
+        async with policy:
+            speaker = replace(Speaker(Role.EXECUTOR, policy, 100), **patience)  # type: ignore[arg-type]
+            return (await speaker.call("Solver", CHAT, seed=11)).text
+
+    return asyncio.run(once())
+
+
+def by_role(asked: dict[str, Any], number: int) -> Reply:
+    if asked["messages"][0]["content"] == DESIGNER_LINE:
+        return said(design(TOOL))
+    return said(by_agent({"Compute.": [COMPUTE, RIGHT]})(asked["messages"], asked["seed"]))
+
+
+def test_a_whole_rollout(runner: asyncio.Runner, sandbox: Sandbox, graders: Graders) -> None:
+    async def tree(url: str) -> tuple[list[Any], Mapping[str, float]]:
+        async with OpenAIPolicy("m", url) as policy:
+            shared = resources(policy, policy, sandbox, graders)
+            rollouts = await grow([TASK], shared, RolloutOptions(2, 3), ("test",))
+            return [in_words(execution) for execution in executions_of(rollouts)], policy.work()
+
+    with serving(by_role) as server:
+        executions, work = runner.run(tree(server.url))
+        first, server.asked = server.asked, []
+        runner.run(tree(server.url))
+    assert executions == [(["Coder", "Coder"], r"\boxed{14}", 1, None, 1.8)] * 6
+    assert work == {"requests": 14, "prompt_tokens": 7 * 14, "completion_tokens": 3 * 14}
+    longest = max(first, key=lambda asked: len(asked["messages"]))["messages"]
+    assert [message["role"] for message in longest] == ["system", "user", "assistant", "user"]
+    assert longest[2]["content"] == COMPUTE and "14" in longest[3]["content"]
+    assert len({asked["seed"] for asked in first}) == 14
+    assert sorted(map(repr, first)) == sorted(map(repr, server.asked)), "the same run asks the same"
+
+
+def test_what_the_server_is_asked() -> None:
+    params = SamplingParams(12, 0.25, stop=("\n\n", "END"), seed=2**62 + 5)
+    with serving(said("two")) as server:
+        done = ask(OpenAIPolicy("m", server.url, extra_body={"top_k": 1, "temperature": 0.5}), params=params)
+    assert server.asked == [
+        {"model": "m", "messages": CHAT, "max_tokens": 12, "temperature": 0.5, "seed": 5, "stop": ["\n\n", "END"]}
+        | {"top_k": 1}
+    ]
+    assert server.keys == [f"Bearer {KEY}"]
+    assert done == Completion((*b"two", END), (0.0,) * 4, "stop")
+
+
+def test_no_seed_and_no_stop_are_not_sent() -> None:
+    with serving(said("two")) as server:
+        ask(OpenAIPolicy("m", server.url + "/"))
+    assert server.asked[0].keys() == {"model", "messages", "max_tokens", "temperature"}
+
+
+def test_it_is_a_policy_that_counts_its_work() -> None:
+    policy: Policy = OpenAIPolicy("m", "http://localhost/v1")
+    assert isinstance(policy, CountsWork)
+    assert policy.work() == {"requests": 0, "prompt_tokens": 0, "completion_tokens": 0}
+
+
+def test_a_server_that_counts_nothing() -> None:
+    body = b'{"choices": [{"message": {"content": "two"}}]}'
+    with serving(Reply(200, body)) as server:
+        policy = OpenAIPolicy("m", server.url)
+        assert ask(policy).tokens == (*b"two", END)
+    assert policy.work() == {"requests": 1, "prompt_tokens": 0, "completion_tokens": 0}
+
+
+@pytest.mark.parametrize("status", [408, 409, 429, 500, 502, 503, 529])
+def test_a_server_that_is_busy_is_asked_again(status: int) -> None:
+    with serving(lambda asked, number: refused(status, "busy") if number == 1 else said("two")) as server:
+        policy = OpenAIPolicy("m", server.url)
+        assert call(policy) == "two"
+    assert len(server.asked) == 2 and server.asked[0] == server.asked[1]
+    assert policy.work() == {"requests": 2, "prompt_tokens": 7, "completion_tokens": 3}
+
+
+def test_a_busy_server_is_given_the_time_it_asks_for() -> None:
+    with serving(lambda asked, n: refused(429, "busy", Retry_After="1") if n == 1 else said("two")) as server:
+        started = time.perf_counter()
+        assert call(OpenAIPolicy("m", server.url)) == "two"
+    assert 1 <= time.perf_counter() - started < 10
+
+
+def test_a_busy_server_cannot_make_us_wait_beyond_the_deadline() -> None:
+    with serving(refused(429, "busy", Retry_After="3000")) as server:
+        with pytest.raises(Unanswered, match=r"after 1 tries: no reply within 0\.3 s"):
+            call(OpenAIPolicy("m", server.url), seconds=0.3, retries=0)
+
+
+def test_a_server_that_stays_broken_is_an_infra_fault(
+    runner: asyncio.Runner, sandbox: Sandbox, graders: Graders
+) -> None:
+    async def faults(url: str) -> list[tuple[str, str] | None]:
+        async with OpenAIPolicy("m", url) as policy:
+            shared = with_speakers(resources(policy, policy, sandbox, graders), retries=1)
+            rollouts = await grow([TASK, other], shared, RolloutOptions(1, 1, retries=0), ("test",))
+            executions = executions_of(rollouts)
+            assert [execution.reward is None for execution in executions] == [False, True]
+            return [(e.fault.kind, e.fault.message) if e.fault else None for e in executions]
+
+    def breaks(asked: dict[str, Any], number: int) -> Reply:
+        chat = asked["messages"]
+        executes = chat[0]["content"] != DESIGNER_LINE
+        return refused(500, "CUDA error") if executes and "4 by 4" in chat[1]["content"] else by_role(asked, number)
+
+    other = replace(TASK, id="more", question="How many squares are there on a 4 by 4 board?")
+    with serving(breaks) as server:
+        well, broken = runner.run(faults(server.url))
+    assert well is None and broken is not None and broken[0] == "infra"
+    assert "after 2 tries: 'm' at http://127.0.0.1" in broken[1] and broken[1].endswith("refuses (500): CUDA error")
+
+
+def test_a_run_ends_when_the_server_answers_nothing(runner: asyncio.Runner, sandbox: Sandbox, graders: Graders) -> None:
+    async def tree(url: str) -> None:
+        async with OpenAIPolicy("m", url) as policy:
+            shared = with_speakers(resources(policy, policy, sandbox, graders))
+            await grow([TASK], shared, RolloutOptions(2, 1, retries=0), ("test",))
+
+    with serving(refused(400, "Unsupported value: 'temperature'")) as server:
+        with pytest.raises(MetaAgentXError, match=r"nothing works any more.*refuses \(400\): Unsupported value"):
+            runner.run(tree(server.url))
+
+
+@pytest.mark.parametrize(
+    ("status", "says"),
+    [
+        (401, "does not open (401) with the key in OPENAI_API_KEY"),
+        (403, "may not be used (403) with the key in OPENAI_API_KEY: Wrong: *** is no good"),
+        (404, "is not there (404), check the model's name and that the address has its path, such as /v1: Wrong"),
+        (500, "refuses (500): Wrong: *** is no good"),
+    ],
+)
+def test_refusals_are_one_line_without_the_key(status: int, says: str) -> None:
+    with serving(refused(status, f"Wrong:\n{KEY}\nis no good")) as server:
+        with pytest.raises(BackendError if status == 500 else MetaAgentXError) as caught:
+            ask(OpenAIPolicy("m", server.url))
+    text = str(caught.value)
+    assert text.startswith(f"'m' at {server.url} {says}") and "\n" not in text
+    assert KEY not in "".join(traceback.format_exception(caught.value))
+    assert len(server.asked) == 1
+
+
+def test_a_wrong_key_ends_the_run_with_its_line(runner: asyncio.Runner, sandbox: Sandbox, graders: Graders) -> None:
+    def executes_not(asked: dict[str, Any], number: int) -> Reply:
+        designs = asked["messages"][0]["content"] == DESIGNER_LINE
+        return by_role(asked, number) if designs else refused(401, f"Incorrect API key provided: {KEY}")
+
+    async def tree(url: str) -> None:
+        async with OpenAIPolicy("m", url) as policy:
+            await grow([TASK], resources(policy, policy, sandbox, graders), RolloutOptions(2, 4), ("test",))
+
+    with serving(executes_not) as server:
+        with pytest.raises(MetaAgentXError, match=r"'m' at http.* does not open \(401\) with the key"):
+            runner.run(tree(server.url))
+    assert len(server.asked) <= 2 + 8, "nothing is asked again"
+
+
+def test_a_server_without_keys_needs_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY")
+    with serving(lambda asked, number: said("two") if number == 1 else refused(401, "who?")) as server:
+        assert call(OpenAIPolicy("m", server.url)) == "two"
+        with pytest.raises(MetaAgentXError, match=r"\(401\) with no key, put one in MY_KEY$"):
+            ask(OpenAIPolicy("m", server.url, "MY_KEY"))
+    assert server.keys == ["Bearer none"] * 2
+    with pytest.raises(MetaAgentXError, match=r"api\.openai\.com/v1 wants a key: put it in OPENAI_API_KEY, or"):
+        OpenAIPolicy("m")
+
+
+def test_the_key_may_be_in_another_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", " other\n")
+    with serving(said("two")) as server:
+        ask(OpenAIPolicy("m", server.url, "MY_KEY"))
+    assert server.keys == ["Bearer other"]
+
+
+def test_what_cannot_be_a_key_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-sécret")
+    with pytest.raises(MetaAgentXError, match=r"^what OPENAI_API_KEY holds is no key") as caught:
+        OpenAIPolicy("m")
+    assert "cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["localhost:8000/v1", "127.0.0.1", "ftp://host/v1", "http:///v1"])
+def test_what_is_no_address_is_said(url: str) -> None:
+    with pytest.raises(MetaAgentXError, match="no address of a server: write it like http://localhost:8000/v1"):
+        OpenAIPolicy("m", url)
+
+
+@pytest.mark.parametrize("url", ["http://me:hidden@host/v1", "http://host/v1?key=hidden"])
+def test_an_address_with_a_secret_is_not_shown(url: str) -> None:
+    with pytest.raises(MetaAgentXError, match="put the key in a variable") as caught:
+        OpenAIPolicy("m", url)
+    assert "hidden" not in str(caught.value)
+
+
+def test_no_variable_but_the_key_changes_where_it_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://localhost:1/v1")
+    with pytest.raises(MetaAgentXError, match=r"'m' at https://api\.openai\.com/v1 cannot learn"):
+        asyncio.run(OpenAIPolicy("m").optim_step(1e-5))
+
+
+def test_a_reply_that_was_cut() -> None:
+    with serving(said("It is tw", "length")) as server:
+        done = ask(OpenAIPolicy("m", server.url))
+    assert done == Completion(tuple(b"It is tw"), (0.0,) * 8, "length")
+
+
+@pytest.mark.parametrize("told", ["stop_reason", "matched_stop"])
+def test_a_stop_text_is_put_back_where_the_server_tells_it(told: str) -> None:
+    params = SamplingParams(100, stop=("</code>", "END"))
+    with serving(lambda asked, n: said("<code>x", **({told: "</code>"} if n == 1 else {}))) as server:
+        policy = OpenAIPolicy("m", server.url)
+        assert ask(policy, params=params).tokens == tuple(b"<code>x</code>")
+        assert ask(policy, params=params).tokens == (*b"<code>x", END)
+
+
+def test_a_stop_text_that_is_there_is_not_doubled() -> None:
+    with serving(said("x END", stop_reason="END")) as server:
+        assert ask(OpenAIPolicy("m", server.url), params=SamplingParams(9, stop=("END",))).tokens == tuple(b"x END")
+
+
+def test_the_end_token_of_a_server_is_no_stop_text() -> None:
+    with serving(said("two", stop_reason=151645)) as server:
+        assert ask(OpenAIPolicy("m", server.url)).tokens == (*b"two", END)
+
+
+def test_stop_tokens_are_refused() -> None:
+    with pytest.raises(MetaAgentXError, match="only texts: use `stop`"):
+        ask(OpenAIPolicy("m", "http://localhost/v1"), params=SamplingParams(9, stop_tokens=(10,)))
+
+
+@pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
+def test_reasoning_comes_first_and_is_not_sent_back(name: str) -> None:
+    async def talk(url: str) -> list[str]:
+        async with OpenAIPolicy("m", url) as policy:
+            speaker = Speaker(Role.EXECUTOR, policy, 100)
+            first = await speaker.call("Solver", CHAT, seed=1)
+            chat = [*CHAT, {"role": "assistant", "content": first.text}, {"role": "user", "content": "Sure?"}]
+            second = await speaker.call("Solver", chat, seed=2, earlier=[first])
+            return [first.text, second.text]
+
+    with serving(said("two", message={name: "1, 1, so"})) as server:
+        assert asyncio.run(talk(server.url)) == ["<think>\n1, 1, so\n</think>\n\ntwo"] * 2
+    assert server.asked[1]["messages"][2:] == [
+        {"role": "assistant", "content": "two"},
+        {"role": "user", "content": "Sure?"},
+    ]
+
+
+def test_a_reply_that_was_cut_while_thinking_stays_open() -> None:
+    with serving(said(None, "length", message={"reasoning_content": "1, 1"})) as server:
+        done = ask(OpenAIPolicy("m", server.url))
+    assert bytes(done.tokens) == b"<think>\n1, 1" and done.finish == "length"
+
+
+def test_a_reply_without_text_is_empty() -> None:
+    with serving(said(None, "content_filter")) as server:
+        assert ask(OpenAIPolicy("m", server.url)) == Completion((END,), (0.0,), "stop")
+
+
+def test_a_server_that_knows_only_the_newer_name_of_the_length() -> None:
+    def newer(asked: dict[str, Any], number: int) -> Reply:
+        if "max_tokens" in asked:
+            return refused(400, "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead.")
+        return said("two")
+
+    with serving(newer) as server:
+        policy = OpenAIPolicy("m", server.url)
+        ask(policy), ask(policy)
+    names = [next(name for name in asked if name.startswith("max")) for asked in server.asked]
+    assert names == ["max_tokens", "max_completion_tokens", "max_completion_tokens"]
+    assert server.asked[2]["max_completion_tokens"] == 100 and policy.work()["requests"] == 3
+
+
+def test_a_length_that_is_refused_under_both_names() -> None:
+    with serving(refused(400, "max_tokens or max_completion_tokens is too large: 100")) as server:
+        policy = OpenAIPolicy("m", server.url)
+        for _ in range(2):
+            with pytest.raises(BackendError, match=r"refuses \(400\): max_tokens or .* too large: 100"):
+                ask(policy)
+    assert "max_tokens" in server.asked[2], "what did not help is not kept"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "This model's maximum context length is 4096 tokens. However, you requested 5000 tokens",
+        "the request exceeds the available context size, try increasing it",
+        "prompt is too long: 5000 tokens",
+    ],
+)
+def test_a_conversation_beyond_the_servers_context(words: str) -> None:
+    with serving(refused(400, words)) as server:
+        with pytest.raises(TooLong, match=f"has no room for the conversation: {words}"):
+            call(OpenAIPolicy("m", server.url))
+    assert len(server.asked) == 1
+
+
+def test_a_server_that_is_not_there() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+    with pytest.raises(BackendError, match=rf"^http://127\.0\.0\.1:{port}/v1 cannot be reached: \w+"):
+        ask(OpenAIPolicy("m", f"http://127.0.0.1:{port}/v1"))
+
+
+def test_a_connection_that_breaks_off() -> None:
+    with serving(Reply(200, b'{"choices', {"Content-Length": "1000", "Connection": "close"})) as server:
+        with pytest.raises(BackendError, match=r"cannot be reached: peer closed connection"):
+            ask(OpenAIPolicy("m", server.url))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"<html>Welcome</html>",
+        b"[]",
+        b'{"choices": []}',
+        b'{"choices": null}',
+        b'{"choices": [{"message": null}]}',
+        b'{"error": {"message": "upstream"}}',
+        b'{"choices": [{"message": {"content": "\\ud800"}}]}',
+        b'{"choices": [{"message": {"content": "two"}, "finish_reason": "abort"}]}',
+    ],
+)
+def test_a_reply_that_is_none(body: bytes) -> None:
+    with serving(lambda asked, number: Reply(200, body) if number == 1 else said("two")) as server:
+        policy = OpenAIPolicy("m", server.url)
+        with pytest.raises(BackendError, match=r"sent no chat completion, but|broke off its reply"):
+            ask(policy)
+        assert ask(policy).tokens == (*b"two", END)
+
+
+def test_a_hanging_server_is_cut_by_the_deadline() -> None:
+    done = threading.Event()
+
+    def hangs(asked: dict[str, Any], number: int) -> Reply:
+        if number <= 2:
+            done.wait(30)
+        return said("two")
+
+    with serving(hangs) as server:
+        policy = OpenAIPolicy("m", server.url, max_concurrency=1)
+        started = time.perf_counter()
+        with pytest.raises(Unanswered, match=r"after 2 tries: no reply within 0\.3 s"):
+            call(policy, seconds=0.3, retries=1)
+        assert call(policy) == "two", "what was cut holds no turn"
+        assert time.perf_counter() - started < 10
+        done.set()
+
+
+def test_64_requests_at_once() -> None:
+    together = threading.Barrier(64, timeout=60)
+
+    def answers(asked: dict[str, Any], number: int) -> Reply:
+        together.wait()
+        return said("reply to " + asked["messages"][-1]["content"])
+
+    async def ask_all(policy: OpenAIPolicy) -> list[str]:
+        async with policy:
+            prompts = [policy.tokenizer.encode_chat([{"role": "user", "content": str(n)}]) for n in range(64)]
+            done = await asyncio.gather(*(policy.sample(prompt, SamplingParams(9)) for prompt in prompts))
+            return [policy.tokenizer.decode(completion.tokens) for completion in done]
+
+    with serving(answers) as server:
+        policy = OpenAIPolicy("m", server.url, max_concurrency=64)
+        assert asyncio.run(ask_all(policy)) == [f"reply to {n}" for n in range(64)]
+    assert server.most_under_way == 64 and policy.work()["requests"] == 64
+
+
+def test_no_more_at_once_than_wanted() -> None:
+    def slowly(asked: dict[str, Any], number: int) -> Reply:
+        time.sleep(0.05)
+        return said("two")
+
+    async def ask_all(policy: OpenAIPolicy) -> None:
+        async with policy:
+            prompt = policy.tokenizer.encode_chat(CHAT)
+            await asyncio.gather(*(policy.sample(prompt, SamplingParams(9)) for _ in range(16)))
+
+    with serving(slowly) as server:
+        asyncio.run(ask_all(OpenAIPolicy("m", server.url, max_concurrency=4)))
+    assert server.most_under_way == 4
+
+
+def test_all_of_unicode_both_ways() -> None:
+    text = "žluťoučký 🦊\u200d🔥 שלום \x00\x1f\u2028 \U0010ffff assistant: user: "
+    with serving(lambda asked, number: said(asked["messages"][-1]["content"])) as server:
+        done = ask(OpenAIPolicy("m", server.url), [{"role": "user", "content": text}])
+    assert server.asked[0]["messages"] == [{"role": "user", "content": text}]
+    assert done.tokens == (*text.encode(), END)
+
+
+def test_one_policy_in_one_event_loop_after_another_and_after_its_end() -> None:
+    async def twice(policy: OpenAIPolicy) -> None:
+        for _ in range(2):
+            await policy.sample(policy.tokenizer.encode_chat(CHAT), SamplingParams(9))
+            await policy.aclose()
+        await policy.aclose()
+
+    with serving(said("two")) as server:
+        policy = OpenAIPolicy("m", server.url)
+        for _ in range(3):
+            asyncio.run(twice(policy))
+    assert policy.work()["requests"] == 6
+
+
+def test_one_policy_in_two_event_loops_at_once() -> None:
+    with serving(said("two")) as server:
+        policy = OpenAIPolicy("m", server.url)
+        threads = [threading.Thread(target=ask, args=(policy,)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert policy.work()["requests"] == 4
+
+
+def test_it_cannot_learn(tmp_path: Path) -> None:
+    async def learn() -> None:
+        policy = OpenAIPolicy("m", "http://localhost/v1")
+        await policy.save(tmp_path / "kept")
+        await policy.load(tmp_path / "kept")
+        with pytest.raises(MetaAgentXError, match=r"'m' at http://localhost/v1 cannot learn.*the local backend"):
+            await policy.forward_backward([], "cross_entropy")
+        with pytest.raises(MetaAgentXError, match="cannot learn"):
+            await policy.optim_step(1e-5)
+
+    asyncio.run(learn())
+
+
+def test_the_package_is_imported_when_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "import sys, metaagentx.backends.openai; sys.exit('openai' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    monkeypatch.setitem(sys.modules, "openai", None)
+    with pytest.raises(MetaAgentXError, match=r"^the openai backend needs: pip install 'metaagentx\[openai\]'$"):
+        OpenAIPolicy("m")

@@ -1,0 +1,71 @@
+"""Both roles learn: from a fixed seed the reward rises, and with the advantage's sign turned round it does not."""
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+
+from metaagentx.backends.local.build import build_policies
+from metaagentx.backends.local.policy import LocalPolicy
+from metaagentx.config import load_config
+from metaagentx.policy import PAPER_LOSS, Datum, LossName, LossOptions, Metrics
+from metaagentx.rewards.graders import Graders
+from metaagentx.rollout import Resources
+from metaagentx.runs import Run
+from metaagentx.sandbox import Sandbox
+from metaagentx.types import Role, Rollout
+from tests.growing import Actor, resources
+from tests.schooled import school, write_recipe
+from tests.training import train
+
+STEPS, STAGE = 20, 5
+STAGES = f"{{ steps = {STAGE}, designer = 1.5e-3 }}, {{ steps = {STAGE}, executor = 1.5e-3 }}"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return school(tmp_path_factory.mktemp("school") / "model")
+
+
+class Turned(LocalPolicy):
+    """Learns to do what was worse than the others."""
+
+    async def forward_backward(
+        self, data: Sequence[Datum], loss: LossName, options: LossOptions = PAPER_LOSS
+    ) -> Metrics:
+        turned = [replace(datum, advantage=-datum.advantage) for datum in data]
+        return await super().forward_backward(turned, loss, options)
+
+
+def learn(directory: Path, model: Path, shared: Resources, sign: int) -> Coroutine[None, None, Run]:
+    config = load_config(write_recipe(directory, model, steps=STEPS, stages=STAGES))
+    built = build_policies(config, directory)
+    kind = LocalPolicy if sign > 0 else Turned
+    policies = {role: kind(policy.model, role, policy.engine) for role, policy in built.policies.items()}
+    return train(config, policies, shared, directory / "run")
+
+
+def thinking(rollouts: Sequence[Rollout]) -> float:
+    """The share of designs whose agent thinks: what the Designer has to find out."""
+    scripts = [design.script or "" for tree in rollouts for design in tree.designs]
+    return fmean("Think." in script for script in scripts)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_reward_of_both_roles_rises(
+    sign: int, model: Path, tmp_path: Path, runner: asyncio.Runner, sandbox: Sandbox, graders: Graders
+) -> None:
+    run = runner.run(learn(tmp_path, model, resources(Actor(""), Actor(""), sandbox, graders), sign))
+    # Where no script can run any more nothing is executed, and that is worth nothing.
+    rewards = {role: [float(str(line.get(f"reward/{role}", 0.0))) for line in run.metrics()] for role in Role}
+    risen = {role: fmean(found[-4:]) - fmean(found[:2]) for role, found in rewards.items()}
+    chosen = thinking(run.rollouts(STAGE)) - thinking(run.rollouts(0))  # the Executor has not learnt anything yet
+    if sign > 0:
+        assert all(rise > 0.3 for rise in risen.values()), risen
+        assert chosen > 0.2
+    else:
+        assert all(rise < -0.2 for rise in risen.values()), risen
+        assert chosen < -0.2
