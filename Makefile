@@ -19,7 +19,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "MetaAgent-X needs Python 3.11 or newer; say which one: make PYTHON=/path/to/python3.12 ..."; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,tasks,hub,local]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,tasks,hub,local,openai]"
 	@touch $(INSTALLED)
 
 quickstart: $(INSTALLED)

@@ -9,6 +9,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 import metaagentx.backends.local.threads  # noqa: F401  before torch
 
 # isort: split
@@ -97,4 +99,13 @@ def write_recipe(
     file = write_tasks(directory / "tasks.jsonl", tasks)
     path = directory / "recipe.toml"
     path.write_text(RECIPE.format(seed=seed, steps=steps, stages=stages, model=str(model), tasks=file))
+    return path
+
+
+def school_once(factory: pytest.TempPathFactory) -> Path:
+    """One model for all tests of a session that do not change it."""
+    path = factory.getbasetemp() / "schooled" / "model"
+    if not path.exists():
+        path.parent.mkdir()
+        school(path)
     return path

@@ -21,7 +21,7 @@ from tests.growing import Actor, resources
 from tests.schooled import school, write_recipe
 from tests.training import train
 
-STEPS, STAGE = 20, 5
+STEPS, STAGE = 12, 4
 STAGES = f"{{ steps = {STAGE}, designer = 1.5e-3 }}, {{ steps = {STAGE}, executor = 1.5e-3 }}"
 
 

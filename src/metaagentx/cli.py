@@ -6,8 +6,11 @@ from typing import Annotated
 
 import typer
 
+from .cli_eval import evaluate_command
 from .cli_grade import grade
+from .cli_learn import coldstart, quickstart, sft
 from .cli_model import model_app
+from .cli_report import report_command
 from .cli_tasks import tasks_app
 from .cli_train import train
 from .errors import MetaAgentXError
@@ -47,8 +50,13 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON 
     raise typer.Exit(0 if report.healthy else 1)
 
 
-app.command()(grade)
+app.command()(quickstart)
 app.command()(train)
+app.command("eval")(evaluate_command)
+app.command("report")(report_command)
+app.command()(coldstart)
+app.command()(sft)
+app.command()(grade)
 app.add_typer(model_app, name="model")
 app.add_typer(tasks_app, name="tasks")
 

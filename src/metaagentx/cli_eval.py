@@ -8,7 +8,7 @@ import typer
 from .errors import MetaAgentXError
 
 
-def evaluate_command(  # noqa: PLR0913  the options of a command are its parameters
+def evaluate_command(  # noqa: PLR0913, PLR0917  the options of a command are its parameters
     run: Annotated[Path, typer.Argument(help="A run's directory, such as runs/tiny.")],
     against: Annotated[
         Path | None, typer.Option(help="The model before RL; by default the one that the run began from.")

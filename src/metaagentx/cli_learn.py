@@ -8,6 +8,9 @@ import typer
 from .errors import MetaAgentXError
 
 if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
+    from .coldstart import Bill, Row
     from .policy import Policy
 
 
@@ -42,7 +45,12 @@ def coldstart(  # noqa: PLR0913, PLR0917  options of a command
         }
     )
     lesson = Lesson(count, teacher, teacher != "programmed", max_tokens)
-    rows, bill = asyncio.run(ask_teacher(config, _teacher(teacher, base_url), lesson, out / "batches"))
+
+    async def ask() -> "tuple[list[Row], Bill]":
+        async with _teacher(teacher, base_url) as policy:
+            return await ask_teacher(config, policy, lesson, out / "batches")
+
+    rows, bill = asyncio.run(ask())
     write_rows(out / "coldstart.jsonl", rows)
     solved = bill.solved / max(1, bill.executions)
     cost = bill.cost(price_read, price_written)
@@ -50,11 +58,13 @@ def coldstart(  # noqa: PLR0913, PLR0917  options of a command
     typer.echo(f"{bill.prompt_tokens} tokens read, {bill.completion_tokens} written, {cost:.2f} spent")
 
 
-def _teacher(name: str, base_url: str | None) -> "Policy":
+def _teacher(name: str, base_url: str | None) -> "AbstractAsyncContextManager[Policy]":
+    from contextlib import nullcontext
+
     if name == "programmed":
         from .teacher import ProgrammedTeacher
 
-        return ProgrammedTeacher()
+        return nullcontext(ProgrammedTeacher())
     from .backends.openai import OpenAIPolicy
 
     return OpenAIPolicy(name, base_url)
@@ -81,3 +91,19 @@ def sft(  # noqa: PLR0913, PLR0917  options of a command
     options = SftOptions(steps, rows_per_step, learning_rate, min(10, steps), seed)
     losses = asyncio.run(teach_model(read_rows(rows), model, out, options, out.with_name(f"{out.name}.work")))
     typer.echo(f"{out}: loss {losses[0]:.3f} at first, {losses[-1]:.3f} at last, {len(losses)} steps")
+
+
+def quickstart(
+    directory: Annotated[Path, typer.Option("--dir", help="Where everything goes.")] = Path("runs/quickstart"),
+    recipe: Annotated[Path, typer.Option(help="How to train.")] = Path("recipes/tiny.toml"),
+    seed: Annotated[int, typer.Option(help="The same seed gives the same numbers.")] = 0,
+) -> None:
+    """From nothing to a trained system, a report and what to try next, on a laptop. Stopped, it goes on."""
+    import asyncio
+
+    from .quickstart import everything
+
+    try:
+        asyncio.run(everything(recipe, directory, seed, typer.echo))
+    except KeyboardInterrupt:
+        raise MetaAgentXError("stopped; the same command goes on from here") from None

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from .batching import calls_of
 from .designer import design_messages
 from .errors import MetaAgentXError
+from .policy import CountsWork
 from .progress import Counter as Progress
 from .rollout import Resources, RolloutOptions, grow
 from .types import Role, Rollout, Task
@@ -45,6 +45,7 @@ class Bill:
     executions: int = 0
     solved: int = 0
     prompt_tokens: int = 0
+    """As the teacher's server counts them."""
     completion_tokens: int = 0
 
     def cost(self, per_million_read: float, per_million_written: float) -> float:
@@ -87,17 +88,24 @@ async def collect(teaching: Teaching, directory: Path) -> tuple[list[Row], Bill]
 
 async def _teach(teaching: Teaching, number: int, tasks: Sequence[Task]) -> tuple[list[Row], Bill]:
     options = replace(teaching.options, manual=teaching.manual, full=True)
+    before = _counted(teaching.resources)
     rollouts = await grow(tasks, teaching.resources, options, (teaching.seed, "coldstart", number))
-    calls = [call for role in Role for call in calls_of(role, rollouts)]
+    after = _counted(teaching.resources)
     executions = [e for tree in rollouts for design in tree.designs for e in design.executions]
     bill = Bill(
         len(tasks),
         len(executions),
         sum(e.reward is not None and e.reward.solved for e in executions),
-        sum(len(call.prompt) for call in calls),
-        sum(call.tokens for call in calls),
+        *(int(later - earlier) for earlier, later in zip(before, after, strict=True)),
     )
     return [row for tree in rollouts for row in kept_rows(tree, teaching.teacher)], bill
+
+
+def _counted(resources: Resources) -> tuple[float, float]:
+    """Tokens read and written so far, as the teacher's server counts them; nothing where there is no server."""
+    policy = resources.speakers[Role.DESIGNER].policy
+    work = policy.work() if isinstance(policy, CountsWork) else {}
+    return work.get("prompt_tokens", 0), work.get("completion_tokens", 0)
 
 
 def kept_rows(rollout: Rollout, teacher: str) -> Iterator[Row]:

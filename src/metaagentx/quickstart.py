@@ -4,20 +4,35 @@ Every part is finished whole before the next begins and is not done again when i
 on where it was stopped. The same seed gives the same numbers.
 """
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .coldstart import read_rows, write_rows
 from .config import Config, load_config, to_toml
+from .evaluation.request import Request, evaluate_run
+from .evaluation.result import Evaluation
+from .report import write_report
 from .runs import Run
 from .session import Lesson, ask_teacher, teach_model, train
 from .sft import SftOptions
 from .teacher import ProgrammedTeacher
 
+TAUGHT = (
+    "3*gym:products?min_digits=2&max_digits=2"
+    " + 3*gym:chain_sum?min_terms=2&max_terms=2&min_digits=2&max_digits=2"
+    " + 2*gym:spell_backward?min_word_len=3&max_word_len=4"
+    " + gym:number_sorting?min_numbers=3&max_numbers=3&min_decimals=0&max_decimals=0&min_value=0&max_value=9"
+)
+"""What the teacher solves: the recipe's families, most of those that need most to be learnt."""
 TASKS = 3000
-"""That the teacher solves, with one design each."""
-SFT = SftOptions(steps=800, rows_per_step=32, learning_rate=3e-3, warmup_steps=10, checkpoint_every=200)
+SFT = SftOptions(
+    steps=800, rows_per_step=32, designer_share=0.2, learning_rate=3e-3, warmup_steps=10, checkpoint_every=200
+)
 PRESET = "micro"
+TESTED = 40
+"""Tasks of each family, from the test split, that nothing has seen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +60,18 @@ class Places:
 async def cold_start(config: Config, places: Places) -> None:
     """A teacher's solved tasks, and a small new model that has learnt from them."""
     if not places.rows.exists():
-        once = config.model_copy(update={"rollout": config.rollout.model_copy(update={"designs": 1, "executions": 1})})
         lesson = Lesson(TASKS, "programmed", manual=False)
-        rows, _ = await ask_teacher(once, ProgrammedTeacher(), lesson, places.root / "teacher")
+        rows, _ = await ask_teacher(_taught(config), ProgrammedTeacher(), lesson, places.root / "teacher")
         write_rows(places.rows, rows)
     if not places.student.exists():
         options = replace(SFT, seed=config.seed)
         await teach_model(read_rows(places.rows), f"preset:{PRESET}", places.student, options, places.root)
+
+
+def _taught(config: Config) -> Config:
+    once = config.rollout.model_copy(update={"designs": 1, "executions": 1})
+    tasks = config.tasks.model_copy(update={"train": TAUGHT})
+    return config.model_copy(update={"rollout": once, "tasks": tasks})
 
 
 async def reinforce(config: Config, places: Places) -> Run:
@@ -63,3 +83,44 @@ async def reinforce(config: Config, places: Places) -> Run:
         run = Run.create(places.run, to_toml(config))
     await train(run, config)
     return run
+
+
+async def measure(places: Places) -> Evaluation:
+    """The run against its own beginning, fixed designs and single agents, on tasks that nothing has seen."""
+    request = Request(places.run, against=places.student, split="test", limit=TESTED, out=places.run, checkpoint="last")
+    return (await evaluate_run(request)).found
+
+
+async def everything(recipe: Path, root: Path, seed: int, say: Callable[[str], None]) -> None:
+    """All parts, one after the other, and what came of them."""
+    places = Places(root)
+    config = load_config(recipe, [f"seed={seed}", f'model.path="{places.student}"'])
+    began = time.monotonic()
+    say("1 of 4  cold start: a programmed teacher solves tasks, and a new small model learns from it")
+    await cold_start(config, places)
+    say("2 of 4  reinforcement learning: Executor and Designer learn in turn from their own rollouts")
+    run = await reinforce(config, places)
+    say("3 of 4  evaluation: the same unseen tasks and the same seeds for every method")
+    found = await measure(places)
+    say("4 of 4  report")
+    page = write_report(run.directory)
+    say("")
+    for line in summary(found):
+        say(line)
+    say(f"Report: {page}")
+    say(f"Done in {(time.monotonic() - began) / 60:.1f} minutes. Try next:")
+    say(f"  metaagentx eval {run.directory} --split test --limit 100 --samples 4 --out {root / 'more'}")
+    say(
+        f"  metaagentx train {recipe} --run runs/joint --set 'stages=[{{steps=1, executor=3e-4, designer=3e-4}}]' "
+        f"--set 'model.path=\"{places.student}\"'"
+    )
+    say("  write a recipe for your own tasks: docs/tasks.md, docs/config.md")
+
+
+def summary(found: Evaluation) -> list[str]:
+    """What was learnt, in a few lines."""
+    rows = {row.method: row for row in found.overall.rows}
+    lines = [f"Solved of {len(found.sets)} x {TESTED} unseen tasks, with 95 % intervals:"]
+    for name, row in rows.items():
+        lines.append(f"  {name:26} {row.average:6.1%}  ({row.low:.0%} to {row.high:.0%})")
+    return lines

@@ -2,15 +2,17 @@ r"""A programmed teacher for the embedded model: it plays both roles on a few fa
 
 It writes real scripts and real transcripts, through the same rollout as any teacher. It is imperfect on purpose, so
 that there is something left to learn: it picks designs at random, whatever the task; it computes in its head, and
-slips, where it has no tool; and the only use it knows for the tool is arithmetic.
+slips, where it has no tool; and with a tool it always uses it, though arithmetic is all that it knows to do with it.
 """
 
 import random
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from .backends.scripted import ByteTokenizer
+from .errors import MetaAgentXError
 from .policy import PAPER_LOSS, Completion, Datum, LossName, LossOptions, Metrics, SamplingParams
 from .workflow.reply import DESIGN_REQUEST
 
@@ -80,13 +82,13 @@ def design(chance: random.Random) -> str:
 def _work(conversation: list[dict[str, str]], chance: random.Random) -> str:
     """An agent's reply: a tool call, a check, or an answer."""
     system, asked, last = conversation[0]["content"], conversation[1]["content"], conversation[-1]["content"]
-    if last.startswith("Output of python:\n"):
-        return _delivery(f"\\boxed{{{last.split(chr(10), 2)[1]}}}")
-    code = _code_for(asked)
-    if "You have tools:" in system and code is not None:
-        return f"```python\n{code}\n```"
-    answer = solve(asked)
-    if code is not None and chance.random() < SLIPS:
+    family, match = _family_of(asked)
+    if "You have tools:" in system and len(conversation) == 2:
+        return f"```python\n{family.code(match)}\n```"
+    answer = family.answer(match)
+    if family.computed and len(conversation) > 2:
+        answer = last.split("\n", 2)[1]
+    elif family.computed and chance.random() < SLIPS:
         answer = _slip(answer, chance)
     return _delivery(f"\\boxed{{{answer}}}")
 
@@ -100,30 +102,22 @@ def _slip(answer: str, chance: random.Random) -> str:
     return f"{answer[:place]}{chance.randrange(10)}{answer[place + 1 :]}" if answer[place].isdigit() else answer
 
 
-def solve(question: str) -> str:
-    """The right answer to a question of one of the families; empty for any other."""
+@dataclass(frozen=True, slots=True)
+class _Family:
+    """Questions of one kind."""
+
+    pattern: str
+    answer: Callable[[re.Match[str]], str]
+    code: Callable[[re.Match[str]], str]
+    computed: bool
+    """Whether the code prints the answer."""
+
+
+def _family_of(question: str) -> tuple[_Family, re.Match[str]]:
     for family in _FAMILIES:
         if match := re.search(family.pattern, question):
-            return family.answer(match)
-    return ""
-
-
-def _code_for(question: str) -> str | None:
-    for family in _FAMILIES:
-        match = re.search(family.pattern, question)
-        if match and family.code is not None:
-            return family.code(match)
-    return None
-
-
-class _Family:
-    def __init__(
-        self,
-        pattern: str,
-        answer: Callable[[re.Match[str]], str],
-        code: Callable[[re.Match[str]], str] | None = None,
-    ) -> None:
-        self.pattern, self.answer, self.code = pattern, answer, code
+            return family, match
+    raise MetaAgentXError(f"the programmed teacher does not know questions such as {question[:80]!r}")
 
 
 def _total(match: re.Match[str]) -> str:
@@ -141,8 +135,19 @@ _FAMILIES = (
         r"multiplication: (\d+) \* (\d+)\.",
         lambda match: str(int(match[1]) * int(match[2])),
         lambda match: f"print({match[1]} * {match[2]})",
+        computed=True,
     ),
-    _Family(r"arithmetic problem: ([-+ \d]+) =", _total, lambda match: f"print({match[1]})"),
-    _Family(r"Spell this word backward \(example: sun -> nus\): (\w+)", lambda match: match[1][::-1]),
-    _Family(r"Sort these numbers in (\w+) order: ([-.\d, ]+)\n", _sorted),
+    _Family(r"arithmetic problem: ([-+ \d]+) =", _total, lambda match: f"print({match[1]})", computed=True),
+    _Family(
+        r"Spell this word backward \(example: sun -> nus\): (\w+)",
+        lambda match: match[1][::-1],
+        lambda match: f'print("{match[1]}")',
+        computed=False,
+    ),
+    _Family(
+        r"Sort these numbers in (\w+) order: ([-.\d, ]+)\n",
+        _sorted,
+        lambda match: f"print({match[2]})",
+        computed=False,
+    ),
 )

@@ -121,7 +121,7 @@ class Trainer:
         wanted = self.config.evaluation
         if not wanted.every or (done % wanted.every and done != self.config.steps):
             return {}
-        tasks, options = self.tasks.held_out[: wanted.tasks], rollout_options(self.config)
+        tasks, options = _spread(self.tasks.held_out, wanted.tasks), rollout_options(self.config)
         self.progress.expect(len(tasks) * wanted.samples)
         with clock.phase("evaluation"):
             solved = await solve_rate(tasks, self.resources, options, wanted.samples)
@@ -147,3 +147,8 @@ class Trainer:
 
 def _teaches(tree: Rollout, rates: Mapping[Role, float]) -> bool:
     return any(data_for(role, [tree]) for role in rates)
+
+
+def _spread(tasks: Sequence[Task], count: int) -> list[Task]:
+    """So many of them, evenly: they stand ordered by source."""
+    return [tasks[place * len(tasks) // count] for place in range(count)]

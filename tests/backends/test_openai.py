@@ -9,6 +9,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -553,14 +554,17 @@ def test_one_policy_in_one_event_loop_after_another_and_after_its_end() -> None:
     assert policy.work()["requests"] == 6
 
 
-def test_one_policy_in_two_event_loops_at_once() -> None:
-    with serving(said("two")) as server:
+def test_one_policy_in_four_event_loops_at_once() -> None:
+    together = threading.Barrier(4, timeout=60)
+
+    def answers(asked: dict[str, Any], number: int) -> Reply:
+        together.wait()
+        return said("two")
+
+    with serving(answers) as server, ThreadPoolExecutor(4) as threads:
         policy = OpenAIPolicy("m", server.url)
-        threads = [threading.Thread(target=ask, args=(policy,)) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        done = [threads.submit(ask, policy) for _ in range(4)]
+        assert [one.result().tokens for one in done] == [(*b"two", END)] * 4
     assert policy.work()["requests"] == 4
 
 

@@ -142,8 +142,9 @@ class _Work:
     def _single(self, method: Method, name: str) -> list[Outcome] | None:
         """What the same agent answered where it is a method itself: by the same seeds, so that is the first vote."""
         for other in self._methods:
-            if replace(other, name=method.name, matches=method.matches) == method and other is not method:
-                return self.outcomes.get((other.name, name))
+            same = (other.script, other.executor, other.weights) == (method.script, method.executor, method.weights)
+            if same and not other.matches:
+                return self.outcomes[other.name, name]
         return None
 
     async def _elect(self, name: str, rounds: Sequence[Sequence[Outcome]]) -> list[Outcome]:
@@ -192,7 +193,6 @@ class _Work:
         """All that an outcome depends on, as far as it can be told."""
         script = None if method.script is None else _digest(method.script)
         tasks = [[task.id, task.question, repr(task.grading)] for task in self._sets[name]]
-        rollout = asdict(replace(self._rollout, designs=1, executions=1))
         return {
             "method": method.name,
             "set": name,
@@ -203,7 +203,9 @@ class _Work:
             "tasks": _digest(repr(tasks)),
             "designer": _asked(method.designer),
             "executor": _asked(method.executor),
-            "limits": rollout,
+            "limits": asdict(self._rollout.limits),
+            "allow_hard_coded": self._rollout.allow_hard_coded,
+            "manual": self._rollout.manual,
         }
 
 

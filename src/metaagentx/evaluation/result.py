@@ -135,7 +135,7 @@ def _about(found: Evaluation) -> str:
 def _summary_markdown(title: str, summary: Summary, votes: Mapping[str, int], samples: int) -> Iterator[str]:
     yield f"## {_cell(title)}: {summary.rows[0].tasks} tasks"
     k = max(summary.rows[0].passes)
-    head = ["method", f"solved (avg@{samples})", *([f"pass@{k}"] if k > 1 else []), "tokens", "calls", "seconds"]
+    head = ["method", f"solved % (avg@{samples})", *([f"pass@{k} %"] if k > 1 else []), "tokens", "calls", "seconds"]
     lines = []
     for row in summary.rows:
         name = f"{row.method}, {votes[row.method]} votes" if row.method in votes else row.method
@@ -143,13 +143,13 @@ def _summary_markdown(title: str, summary: Summary, votes: Mapping[str, int], sa
         counts = [f"{row.tokens:.0f}", f"{row.calls:.1f}", f"{row.seconds:.2f}"]
         faults = [_percent(row.faults), str(row.infra)]
         lines.append([name, _with_interval(row.average, row.low, row.high), *passed, *counts, *faults])
-    yield _table([*head, "faults", "left out"], lines)
+    yield _table([*head, "faults %", "left out"], lines)
     if summary.paired:
         against = summary.paired[0].against
         yield f"Against {_cell(against)}, task by task:"
-        yield _table(["method", "difference", "better on", "worse on", "equal on"], map(_pair, summary.paired))
+        yield _table(["method", "difference %", "better on", "worse on", "equal on"], map(_pair, summary.paired))
     if summary.grid is not None:
-        yield "What each role has learnt:"
+        yield "What each role has learnt, solved %:"
         grid = summary.grid
         cells = {place: _with_interval(row.average, row.low, row.high) for place, row in grid.items()}
         yield _table(
@@ -164,12 +164,14 @@ def _pair(pair: Comparison) -> list[str]:
 
 
 def _patterns_markdown(found: Evaluation) -> Iterator[str]:
-    """Of the methods whose designs differ."""
+    """Of the methods whose designs differ, those of one Designer once."""
+    seen: list[dict[str, dict[str, float]]] = []
     for place, method in enumerate(found.methods):
         shares = {name: summary.rows[place].patterns for name, summary in found.summaries.items()}
         patterns = list(found.overall.rows[place].patterns)
-        if len(patterns) > 1:
-            yield f"{_cell(method)}:"
+        if len(patterns) > 1 and shares not in seen:
+            seen.append(shares)
+            yield f"{_cell(method)}, % of designs:"
             rows = [[name, *(_percent(own.get(pattern, 0.0)) for pattern in patterns)] for name, own in shares.items()]
             yield _table(["set", *patterns], rows)
 
@@ -188,4 +190,4 @@ def _with_interval(value: float, low: float, high: float) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
+    return f"{100 * share:.1f}"

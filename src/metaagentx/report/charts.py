@@ -5,12 +5,17 @@ Every line is told apart by colour, by dash and by its name at its end; areas by
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
 
 from ..types import Role
-from .history import Band, Series, pieces, smooth, thin, window_of
-from .svg import DASHES, FONT, HUES, Plot, escape, fitting, number, rule, spread_out, text, ticks, value_range
+from .history import Band, Series, averaged, pieces, thin, window_of
+from .svg import DASHES, FONT, HUES, LETTER, Plot, escape, fitting, number, rule, spread_out, text, ticks, value_range
 
 MOST_LINES = 7
+MOST_BANDS = 120
+"""Of more, as in one-step alternation, no eye would tell one from the next: they are not drawn."""
+Scale: TypeAlias = Literal["number", "share", "rate"]
+"""How values are shown: as they are, as per cents of an axis that goes to 100 %, or as per cents up to the largest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +39,8 @@ class View:
     window: int
     width: float = 480
     height: float = 270
+    labels: float = 130
+    """Room for names at the right; a chart with long names takes more."""
     top: float = 0
     """Where the chart begins, when it stands below another in one picture."""
 
@@ -58,11 +65,12 @@ def lines_of(series: dict[str, Series], names: dict[str, str] | None = None) -> 
     return [Line((names or {}).get(name, name), own, hue, dash) for (name, own), (hue, dash) in shown if own]
 
 
-def line_chart(lines: Sequence[Line], view: View, share: bool = False) -> str:
+def line_chart(lines: Sequence[Line], view: View, scale: Scale = "number") -> str:
     """Each line raw and light, and its moving average bold."""
     values = [value for line in lines for _, value in line.series]
-    plot = _plot(view, [line.name for line in lines], value_range(values, share))
-    shown = percent if share else number
+    view = _with_room(view, [line.name for line in lines])
+    plot = _plot(view, value_range(values, scale == "share"))
+    shown = number if scale == "number" else percent
     marks = [_frame(plot, view, shown), *(_drawn(line, plot, view.window) for line in lines)]
     labels = []
     for line in lines:
@@ -71,14 +79,15 @@ def line_chart(lines: Sequence[Line], view: View, share: bool = False) -> str:
     return "".join([*marks, _labels(labels, plot, view, shown)])
 
 
-def area_chart(areas: dict[str, Series], view: View, share: bool = False, smoothed: bool = True) -> str:
+def area_chart(areas: dict[str, Series], view: View, scale: Scale = "number", smoothed: bool = True) -> str:
     """Series over the same steps, piled on one another; the first one lies at the bottom."""
     areas = _few(areas)
     window = view.window if smoothed else 1
-    layers = [thin(smooth(series, window)) for series in areas.values()]
+    layers = [averaged(series, window) for series in areas.values()]
     sums = [sum(layer[place][1] for layer in layers) for place in range(len(layers[0]))]
-    plot = _plot(view, list(areas), (0.0, 1.0) if share else value_range(sums, share=False))
-    shown = percent if share else number
+    view = _with_room(view, list(areas))
+    plot = _plot(view, (0.0, 1.0) if scale == "share" else value_range(sums, share=False))
+    shown = number if scale == "number" else percent
     below, fills, labels = [0.0] * len(sums), [], []
     for name, colour, layer in zip(areas, HUES, layers, strict=False):
         above = [low + value for low, (_, value) in zip(below, layer, strict=True)]
@@ -130,12 +139,14 @@ def _steps_out(points: Series, view: View) -> Series:
     return [(view.steps[0] - 0.5, first[1]), *points, (view.steps[1] + 0.5, last[1])]
 
 
-def _plot(view: View, names: Sequence[str], values: tuple[float, float]) -> Plot:
-    longest = max((len(name) for name in names), default=0)
-    right = min(max(70, 0.58 * FONT * (longest + 6)), 0.3 * view.width)
-    bottom = view.top + view.height - 34
+def _with_room(view: View, names: Sequence[str]) -> View:
+    longest = max(map(len, names), default=0)
+    return replace(view, labels=max(view.labels, min(LETTER * FONT * (longest + 5), 0.34 * view.width)))
+
+
+def _plot(view: View, values: tuple[float, float]) -> Plot:
     edges = (view.steps[0] - 0.5, view.steps[1] + 0.5)
-    return Plot(52, view.top + 20, view.width - right - 6, bottom, edges, values)
+    return Plot(52, view.top + 20, view.width - view.labels, view.top + view.height - 34, edges, values)
 
 
 def _frame(plot: Plot, view: View, shown: Callable[[float], str], tint: bool = True) -> str:
@@ -153,8 +164,8 @@ def _frame(plot: Plot, view: View, shown: Callable[[float], str], tint: bool = T
 
 def _stages(plot: Plot, view: View, tint: bool) -> str:
     """Who learns when: a strip above the plot with names, and a tint behind it."""
-    if (plot.right - plot.left) / max(1, len(view.bands)) < 2:
-        return ""  # one-step alternation: no eye would tell the bands apart
+    if len(view.bands) > MOST_BANDS:
+        return ""
     marks = []
     for band in view.bands:
         left, right = plot.x(band.first - 0.5), plot.x(band.last + 0.5)
@@ -181,7 +192,7 @@ def _stage(band: Band) -> tuple[str, str]:
 
 def _edges(plot: Plot, view: View) -> str:
     """Where one stage ends and the next begins, for plots that cover their background."""
-    if (plot.right - plot.left) / max(1, len(view.bands)) < 8:
+    if len(view.bands) > MOST_BANDS / 4:
         return ""
     return "".join(
         f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{plot.top:.1f}" y2="{plot.bottom:.1f}" stroke="var(--paper)" '
@@ -207,14 +218,14 @@ def _drawn(line: Line, plot: Plot, window: int) -> str:
         if window > 1:
             marks.append(f'<path class="raw" stroke="{colour}" d="{plot.path(thin(piece))}"/>')
         dash = f' stroke-dasharray="{line.dash}"' if line.dash else ""
-        marks.append(f'<path class="mean" stroke="{colour}"{dash} d="{plot.path(thin(smooth(piece, window)))}"/>')
+        marks.append(f'<path class="mean" stroke="{colour}"{dash} d="{plot.path(averaged(piece, window))}"/>')
     return "".join(marks)
 
 
 def _ends(series: Series, window: int) -> float:
     """Where the bold line ends."""
     last = list(pieces(series))[-1]
-    return smooth(last, window)[-1][1]
+    return averaged(last, window)[-1][1]
 
 
 def _labels(labels: Sequence[_Label], plot: Plot, view: View, shown: Callable[[float], str]) -> str:
@@ -223,7 +234,7 @@ def _labels(labels: Sequence[_Label], plot: Plot, view: View, shown: Callable[[f
     marks = []
     for label, y in zip(labels, heights, strict=True):
         value = "" if label.value is None else shown(label.value)
-        room = view.width - plot.right - 12 - 0.56 * FONT * (len(value) + 1)
+        room = view.labels - 10 - LETTER * FONT * (len(value) + 0.5)
         name = escape(fitting(label.name, room))
         x = plot.right + 10
         marks.append(

@@ -14,6 +14,7 @@ from .history import short_names
 from .svg import escape, number
 
 LONGEST_TEXT = 3000
+LONGEST_NAME = 80
 MOST_CALLS = 12
 
 
@@ -49,27 +50,33 @@ def tree(rollout: Rollout) -> str:
     """A task with its designs."""
     task = rollout.task
     source = short_names([task.source])[task.source]
-    designs = "".join(_design(design, place) for place, design in enumerate(rollout.designs, start=1))
-    question = f"<div class='question'><span class='tag'>{escape(source)}</span>{_text(task.question)}</div>"
+    best = max(rollout.designs, key=lambda design: -1e9 if design.reward is None else design.reward)
+    numbered = enumerate(rollout.designs, start=1)
+    designs = "".join(_design(design, place, is_open=design is best) for place, design in numbered)
+    question = f"<div class='question'><span class='tag'>{_name(source)}</span>{_text(task.question)}</div>"
     return f"<div class='tree'>{question}<ol class='designs'>{designs}</ol></div>"
 
 
-def _design(design: Design, place: int) -> str:
+def _design(design: Design, place: int, is_open: bool) -> str:
     runs = design.executions
     solved = sum(execution.reward is not None and execution.reward.solved for execution in runs)
-    head = [f"<b>Design {place}</b>", f"<span class='tag'>{escape(design.pattern or 'no structure')}</span>"]
+    head = [
+        f"<b>Design {place}</b>",
+        f"<span class='tag'>{_name(design.pattern or 'no structure')}</span>",
+    ]
     head.append(_figure("reward", design.reward))
     head.append(_figure("advantage", design.call.advantage, signed=True))
     if runs:
         head.append(f"<span class='figure'>{solved} of {len(runs)} solved</span>")
-    parts = [f"<div class='head'>{''.join(head)}</div>", _fault(design.fault)]
+    source = [f"<details><summary>what the Designer read and wrote</summary>{_conversation(design.call)}</details>"]
     if design.script is not None:
-        parts.append(f"<details><summary>script</summary>{_text(design.script)}</details>")
-    parts.append(f"<details><summary>what the Designer read and wrote</summary>{_conversation(design.call)}</details>")
+        opened = " open" if is_open else ""
+        source.insert(0, f"<details{opened}><summary>script</summary>{_text(design.script)}</details>")
     executions = "".join(_execution(execution, number) for number, execution in enumerate(runs, start=1))
-    if runs:
-        parts.append(f"<ol class='executions'>{executions}</ol>")
-    return f"<li class='design'>{''.join(parts)}</li>"
+    return (
+        f"<li class='design'><div class='head'>{''.join(head)}</div>{_fault(design.fault)}<div class='sides'>"
+        f"<ol class='executions'>{executions}</ol><div>{''.join(source)}</div></div></li>"
+    )
 
 
 def _execution(execution: Execution, place: int) -> str:
@@ -83,31 +90,30 @@ def _execution(execution: Execution, place: int) -> str:
         f"<code class='answer'>{escape(answer)}</code>",
     ]
     about = f"{len(calls)} call{'s' * (len(calls) != 1)}, {sum(call.tokens for call in calls)} tokens"
-    parts = [f"<div class='head'>{''.join(head)}</div>", _fault(execution.fault)]
     why = f"<p class='why'>{escape(_cut(reward.reason, 300))}</p>" if reward and reward.reason else ""
     inside = why + "".join(_call(call) for call in calls[:MOST_CALLS])
     if len(calls) > MOST_CALLS:
         inside += f"<p class='missing'>{len(calls) - MOST_CALLS} more calls are not shown.</p>"
-    if inside:
-        parts.append(f"<details><summary>execution {place}: {about}</summary>{inside}</details>")
-    return f"<li>{''.join(parts)}</li>"
+    title = f"<summary title='execution {place}: {about}'><span class='head'>{''.join(head)}</span></summary>"
+    said = f"<p class='why'>Execution {place}: {about}</p>{inside}"
+    return f"<li><details>{title}{said}</details>{_fault(execution.fault)}</li>"
 
 
 def _call(call: Call) -> str:
     cut = ", cut off at the limit" if call.finish == "length" else ""
-    return f"<div class='call'><p><b>{escape(call.agent)}</b> {call.tokens} tokens{cut}</p>{_conversation(call)}</div>"
+    return f"<div class='call'><p><b>{_name(call.agent)}</b> {call.tokens} tokens{cut}</p>{_conversation(call)}</div>"
 
 
 def _conversation(call: Call) -> str:
     said: Sequence[tuple[str, str]] = [(m.get("role", ""), m.get("content", "")) for m in call.messages]
-    asked = "".join(f"<p class='who'>{escape(role)}</p>{_text(content)}" for role, content in said)
+    asked = "".join(f"<p class='who'>{_name(role)}</p>{_text(content)}" for role, content in said)
     return f"{asked}<p class='who'>reply</p><div class='reply'>{_text(call.text)}</div>"
 
 
 def _fault(fault: Fault | None) -> str:
     if fault is None:
         return ""
-    return f"<p class='fault'><b>{escape(fault.kind)}</b> {escape(_cut(fault.message, 500))}</p>"
+    return f"<p class='fault'><b>{_name(fault.kind)}</b> {escape(_cut(fault.message, 500))}</p>"
 
 
 def _figure(name: str, value: float | None, signed: bool = False) -> str:
@@ -120,6 +126,10 @@ def _text(text: str) -> str:
     if len(text) > LONGEST_TEXT:
         note = f"<p class='missing'>{len(text) - LONGEST_TEXT:,} more characters are not shown.</p>"
     return f"<pre>{escape(text[:LONGEST_TEXT])}</pre>{note}"
+
+
+def _name(name: str) -> str:
+    return escape(_cut(name, LONGEST_NAME))
 
 
 def _cut(text: str, longest: int) -> str:

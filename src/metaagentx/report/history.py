@@ -78,18 +78,14 @@ def change(series: Series) -> Change | None:
 
 
 def window_of(steps: int) -> int:
-    """How many steps a moving average spans: a twentieth of the run, an odd number; 1 for short runs."""
-    return 1 if steps < 20 else max(3, steps // 20 | 1)
+    """How many steps a moving average spans: a twelfth of the run, an odd number; 1 for short runs."""
+    return 1 if steps < 20 else max(3, steps // 12 | 1)
 
 
 def smooth(series: Series, window: int) -> Series:
-    """The moving average around each value; at the ends of as many as there are on both sides."""
-    values = [value for _, value in series]
-    found = []
-    for place, (step, _) in enumerate(series):
-        reach = min(window // 2, place, len(values) - 1 - place)
-        found.append((step, fmean(values[place - reach : place + reach + 1])))
-    return found
+    """The moving average around each value; at the ends of those there are."""
+    values, reach = [value for _, value in series], window // 2
+    return [(step, fmean(values[max(0, place - reach) : place + reach + 1])) for place, (step, _) in enumerate(series)]
 
 
 def thin(series: Series, most: int = 400) -> Series:
@@ -99,6 +95,12 @@ def thin(series: Series, most: int = 400) -> Series:
         return series
     parts = [series[start : start + size] for start in range(0, len(series), size)]
     return [(fmean(step for step, _ in part), fmean(value for _, value in part)) for part in parts]
+
+
+def averaged(series: Series, window: int) -> Series:
+    """The moving average of a thinned series, over as many steps."""
+    few = thin(series)
+    return smooth(few, max(1, window * len(few) // len(series)))
 
 
 def pieces(series: Series) -> Iterator[Series]:

@@ -10,7 +10,7 @@ from ..config import Config, load_config
 from ..errors import MetaAgentXError
 from ..runs import Best, Run
 from ..runs.files import explained, write_whole
-from .charts import View, percent, view_of
+from .charts import MOST_BANDS, View, percent, view_of
 from .examples import examples
 from .history import History
 from .pictures import (
@@ -39,7 +39,7 @@ def write_report(run_directory: Path, out: Path | None = None) -> Path:
 
 def save_picture(run_directory: Path, out_svg: Path) -> Path:
     """Write one picture of a run: the rewards of both roles with the stages, and the structures."""
-    history = History(Run.open(run_directory).metrics())
+    history = _history(Run.open(run_directory))
     if not history.steps:
         raise MetaAgentXError(f"{run_directory} has no finished step, so there is nothing to draw")
     return _write(out_svg, picture(history))
@@ -47,7 +47,7 @@ def save_picture(run_directory: Path, out_svg: Path) -> Path:
 
 def report(run: Run) -> str:
     """The whole page."""
-    history = History(run.metrics())
+    history = _history(run)
     view = view_of(history.steps, history.bands())
     name = escape(run.directory.absolute().name)
     best, problems = _best(run)
@@ -56,8 +56,8 @@ def report(run: Run) -> str:
         _head(run, name, config, history, best),
         *(f"<p class='missing'>{escape(problem)}</p>" for problem in [*problems, *more]),
         _charts(history, view),
-        _trees(run),
         _evaluation(run, history),
+        _trees(run),
     ]
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -86,7 +86,10 @@ def _charts(history: History, view: View) -> str:
     if not history.steps:
         return "<section><h2>Curves</h2><p class='missing'>No step is finished yet.</p></section>"
     average = f"Bold lines are moving averages over {view.window} steps. " if view.window > 1 else ""
-    note = f"<p>{average}The strip above each chart and the tint behind it say which role learns.</p>"
+    stages = "The strip above each chart and the tint behind it say which role learns."
+    if len(view.bands) > MOST_BANDS:
+        stages = f"The roles took turns {len(view.bands):,} times, too often to draw their stages."
+    note = f"<p>{average}{stages}</p>"
     large = "".join(_large(chart, view) for chart in (reward_chart(history), structure_chart(history)))
     parts = [f"<section><h2>Learning</h2>{note}{large}{_grid(outcome_charts(history), view)}</section>"]
     for title, charts in (
@@ -103,8 +106,8 @@ def _large(chart: Chart, view: View) -> str:
     """Drawn twice, for a wide screen and for a narrow one, so that letters keep their size."""
     if chart.draw is None:
         return _figure(chart, "")
-    wide = chart.svg(replace(view, width=980, height=330))
-    narrow = chart.svg(replace(view, width=400, height=280))
+    wide = chart.svg(replace(view, width=980, height=330, labels=145))
+    narrow = chart.svg(replace(view, width=400, height=280, labels=112))
     return _figure(chart, f"<div class='wide'>{wide}</div><div class='narrow'>{narrow}</div>")
 
 
@@ -131,12 +134,18 @@ def _trees(run: Run) -> str:
 
 
 def _evaluation(run: Run, history: History) -> str:
-    parts = [evaluation(run.directory) or "<p class='missing'>This run has not been evaluated.</p>"]
+    parts = [evaluation(run.directory) or "<p class='missing'>No evaluation was made after training.</p>"]
     held_out = history.series("evaluation/solved")
     if held_out:
         rows = [[f"{step + 1:.0f}", percent(value)] for step, value in held_out]
         parts.append(f"<h3>While training</h3>{table(['steps done', 'held-out tasks solved'], rows)}")
     return f"<section><h2>Evaluation</h2>{''.join(parts)}</section>"
+
+
+def _history(run: Run) -> History:
+    if not (run.directory / "metrics.jsonl").is_file():
+        raise MetaAgentXError(f"{run.directory / 'metrics.jsonl'} is missing: the run is damaged")
+    return History(run.metrics())
 
 
 def _config(run: Run) -> tuple[Config | None, list[str]]:

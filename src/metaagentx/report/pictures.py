@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from ..types import Role
-from .charts import Line, View, area_chart, drawing, line_chart, lines_of, stacked, view_of
+from .charts import Line, Scale, View, area_chart, drawing, line_chart, lines_of, stacked, view_of
 from .history import History, Series, short_names
 from .svg import alone
 
@@ -45,22 +45,22 @@ def structure_chart(history: History) -> Chart:
     """Which workflows the Designer writes."""
     shares = history.whole("pattern")
     caption = "Share of each kind of workflow among the designs that can run, as a moving average."
-    draw = (lambda view: area_chart(shares, view, share=True)) if shares else None
+    draw = (lambda view: area_chart(shares, view, "share")) if shares else None
     return Chart("Structures the Designer chooses", caption, draw, "no step of this run has a design that can run")
 
 
 def outcome_charts(history: History) -> list[Chart]:
     """What is paid for, and what is solved."""
     by_source = history.under("solved")
-    overall = {"all": history.series("solved")} if len(by_source) != 1 else {}
+    overall = [Line("all", solved, "ink")] if len(by_source) != 1 and (solved := history.series("solved")) else []
     names = short_names(list(by_source))
     parts = {name: history.series(f"reward/{name}") for name in PARTS}
     return [
         _lines(
             "Solved, by source",
             "Share of executions that solve their task.",
-            lines_of(overall | by_source, names),
-            share=True,
+            overall + lines_of(by_source, names),
+            scale="share",
         ),
         _lines("Parts of the reward", "Means before the recipe's weights; the cost is taken off.", lines_of(parts)),
     ]
@@ -71,11 +71,12 @@ def design_charts(history: History) -> list[Chart]:
     kinds = history.whole("faults", without=("designs", "executions"))
     kinds = {name: series for name, series in kinds.items() if any(value for _, value in series)}
     shares = {name: history.series(f"faults/{name}") for name in ("designs", "executions")}
-    spread = {f"{name}": history.series(f"spread/{name}") for name in ("between", "within")}
+    spread = {name: history.series(f"spread/{name}") for name in ("between", "within")}
     variety = {name: history.series(f"designs/{name}") for name in ("valid", "distinct")}
+    entropy = {"entropy": history.series("designs/entropy")}
     flat = _both(history, "groups/{}_flat")
     return [
-        _lines("Faults", "Share of designs and of executions with a fault of the model's.", lines_of(shares)),
+        _lines("Faults", "Share of designs and of executions with a fault of the model's.", lines_of(shares), "rate"),
         _lines("Faults by kind", "How many in a step.", lines_of(kinds), missing="no fault in any step"),
         _lines(
             "Spread of rewards",
@@ -86,19 +87,24 @@ def design_charts(history: History) -> list[Chart]:
             "Variety of designs",
             "Share that can run, and share of different scripts for a task.",
             lines_of(variety),
-            share=True,
+            scale="share",
         ),
-        _lines("Groups that teach nothing", "Share of tasks in which a role's advantages are all 0.", flat, share=True),
+        _lines("Entropy of structures", "In nats; 0 when all designs of a step are of one kind.", lines_of(entropy)),
+        _lines(
+            "Groups that teach nothing", "Share of tasks in which a role's advantages are all 0.", flat, scale="share"
+        ),
     ]
 
 
 def work_charts(history: History) -> list[Chart]:
     """What it costs."""
+    cut = {"cut off": history.series("replies/cut")}
     tokens = {"execution": history.series("tokens/per_execution"), "design": history.series("tokens/per_design")}
     calls = {"calls": history.series("calls/per_execution")}
     return [
         _lines("Tokens", "Written for an execution and for a design, in the mean.", lines_of(tokens)),
         _lines("Calls per execution", "How many replies of the Executor an execution takes.", lines_of(calls)),
+        _lines("Replies cut off", "Share of replies of both that ended at the limit of tokens.", lines_of(cut), "rate"),
         _seconds(history),
     ]
 
@@ -111,13 +117,16 @@ def update_charts(history: History) -> list[Chart]:
         ("clip_share", "Clipped tokens", "Share of tokens whose ratio was clipped."),
         ("grad_norm", "Gradient norm", "Before it is clipped."),
     )
-    charts = [_lines(title, caption, _both(history, f"{{}}/{name}")) for name, title, caption in wanted]
+    charts = [
+        _lines(title, caption, _both(history, f"{{}}/{name}"), "rate" if name == "clip_share" else "number")
+        for name, title, caption in wanted
+    ]
     return [chart for chart in charts if chart.draw]
 
 
 def picture(history: History) -> str:
     """Reward and structures in one SVG file."""
-    view = replace(view_of(history.steps, history.bands()), width=900)
+    view = replace(view_of(history.steps, history.bands()), width=900, labels=160)
     charts = (reward_chart(history), structure_chart(history))
     parts = [(chart.title, chart.draw) for chart in charts if chart.draw]
     heights = (235.0, 185.0) if len(parts) == 2 else (420.0,) * len(parts)
@@ -138,7 +147,11 @@ def _both(history: History, pattern: str) -> list[Line]:
 
 
 def _lines(
-    title: str, caption: str, lines: Sequence[Line], share: bool = False, missing: str = "this run did not measure it"
+    title: str,
+    caption: str,
+    lines: Sequence[Line],
+    scale: Scale = "number",
+    missing: str = "this run did not measure it",
 ) -> Chart:
-    draw = (lambda view: line_chart(lines, view, share)) if lines else None
+    draw = (lambda view: line_chart(lines, view, scale)) if lines else None
     return Chart(title, caption, draw, missing)

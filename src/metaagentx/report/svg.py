@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 FONT = 12
+LETTER = 0.66
+"""The usual width of a letter, bold, by the size of the font."""
 LIGHT = {
     "paper": "#ffffff",
     "ink": "#1d2330",
@@ -53,15 +55,17 @@ def escape(text: str) -> str:
 
 def fitting(text: str, width: float, size: float = FONT) -> str:
     """As much of a text as a width holds, by the usual width of letters."""
-    room = max(1, int(width / (0.56 * size)))
+    room = max(1, int(width / (LETTER * size)))
     return text if len(text) <= room else text[: max(1, room - 1)] + "…"
 
 
 def number(value: float) -> str:
-    """A number for a person, three digits of it."""
-    if value and not 1e-3 <= abs(value) < 1e5:
+    """A number for a person, two or three digits of it."""
+    if value and not 1e-2 <= abs(value) < 1e5:
         return re.sub(r"e([+-])0?(\d)", lambda found: f"e{found[1].strip('+')}{found[2]}", f"{value:.2g}")
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.3g}" if abs(value) >= 1 else f"{value:.2g}"
 
 
 def text(x: float, y: float, content: str, style: str = "", **attributes: str) -> str:

@@ -40,7 +40,9 @@ def _markdown(text: str) -> Iterator[str]:
         block = lines[start:end]
         start = end + 1
         while block and block[0].startswith("#"):
-            yield f"<h3>{_inline(block.pop(0).lstrip('# '))}</h3>"
+            heading = block.pop(0)
+            if not heading.startswith("# "):  # the page has a heading of its own
+                yield f"<h3>{_inline(heading.lstrip('# '))}</h3>"
         before = [line for line in block if not line.lstrip().startswith("|")]
         rows = [_row(line) for line in block if line.lstrip().startswith("|")]
         if before:
@@ -79,14 +81,12 @@ def _rows_of(value: JSON) -> list[tuple[str, dict[str, JSON]]]:
         pairs = [("", inner) for inner in value]
     elif isinstance(value, dict):
         pairs = list(value.items())
-    rows = [
-        (key, inner) for key, inner in pairs if isinstance(inner, dict) and inner and all(map(_single, inner.values()))
-    ]
-    return rows if len(rows) == len(pairs) else []
+    rows = [(key, {k: v for k, v in inner.items() if _single(v)}) for key, inner in pairs if isinstance(inner, dict)]
+    return rows if len(rows) == len(pairs) and all(row for _, row in rows) else []
 
 
 def _single(value: JSON) -> bool:
-    return not isinstance(value, dict | list)
+    return value is not None and not isinstance(value, dict | list)
 
 
 def _plain(value: JSON) -> str:

@@ -53,7 +53,7 @@ def learnt(history: History, best: Best | None) -> str:
     ]
     said = [f"{what} {_went(found, shown)}" for what, found, shown in rates if found]
     first = f"{span} {_joined(said)}." if said else f"{steps} steps are done, and none of them measured a reward."
-    second = _joined([part for part in (_structures(history), _held_out(history, best)) if part])
+    second = "; ".join(filter(None, [_structures(history), _held_out(history, best)]))
     return f"{first} {second[:1].upper()}{second[1:]}." if second else first
 
 

@@ -28,6 +28,11 @@ WORTH_ALL_THREADS = 150_000_000
 """Multiplications in a step from which on sharing out each operation pays."""
 
 
+SHARED_BY_ROWS = 4
+SHARED_POSITIONS = 128
+"""From here on reading a common beginning once for all rows pays."""
+
+
 class Inputs(NamedTuple):
     """What a step starts from. Rows without a request read token 0 at position 0 over and over."""
 
@@ -36,6 +41,8 @@ class Inputs(NamedTuple):
     advance_B: Tensor
     temperatures_B: Tensor
     some_greedy: bool
+    shared: int
+    """How many positions at the beginning are the same in all rows; 0 where that is too few to matter."""
 
 
 class Steps:
@@ -64,7 +71,7 @@ class Steps:
 
     def take(self, lane: Lane, inputs: Inputs, chances_B: Tensor, span: int) -> Tensor:
         """Tokens and their log-probabilities, [2, B]."""
-        if self._compiled is not None and isinstance(self._decoder, PlainDecoder):
+        if self._compiled is not None and isinstance(self._decoder, PlainDecoder) and not inputs.shared:
             mask_B_T = self._decoder.mask(inputs.positions_B, span)
             keys = [keys[: len(chances_B)] for keys in lane.keys_R_K_T_D]
             values = [values[: len(chances_B)] for values in lane.values_R_K_T_D]
@@ -75,7 +82,7 @@ class Steps:
                 torch._dynamo.mark_dynamic(tensor, 0)
             return self._compiled(keys, values, inputs, mask_B_T, chances_B)
         started = time.perf_counter()
-        logits_B_V = self._decoder.logits(lane, inputs.tokens_B, inputs.positions_B, span)
+        logits_B_V = self._decoder.logits(lane, inputs.tokens_B, inputs.positions_B, span, inputs.shared)
         drawn_2_B = draw(logits_B_V, inputs.temperatures_B, chances_B, inputs.some_greedy)
         if self._may_compile:
             self._seconds += time.perf_counter() - started
@@ -147,7 +154,7 @@ class Batch:
         """Draw the next token of each request, and say who is finished."""
         rows = steps.rows(len(self.requests))
         if self._inputs is None or len(self._inputs.tokens_B) != rows:
-            self._inputs = self._fresh_inputs(rows)
+            self._inputs = self._fresh_inputs(rows, 0 if steps.fixed else shared_positions(self.requests))
             self.lane.reserve(rows)
         span = steps.span(max(request.length for request in self.requests), self.lane.capacity)
         chances = [request.chance.random() for request in self.requests] + [0.5] * (rows - len(self.requests))
@@ -161,7 +168,7 @@ class Batch:
         taken = zip(self.requests, tokens, logprobs, strict=False)  # further rows belong to nobody
         return [request for request, token, logprob in taken if request.take(int(token), logprob)]
 
-    def _fresh_inputs(self, rows: int) -> Inputs:
+    def _fresh_inputs(self, rows: int, shared: int) -> Inputs:
         spare = rows - len(self.requests)
 
         def tensor(values: list[int] | list[float], filler: float) -> Tensor:
@@ -173,7 +180,19 @@ class Batch:
             advance_B=tensor([1] * len(self.requests), 0),
             temperatures_B=tensor([float(request.params.temperature) for request in self.requests], 1.0),
             some_greedy=any(request.params.temperature == 0 for request in self.requests),
+            shared=shared if rows == len(self.requests) else 0,
         )
+
+
+def shared_positions(requests: Sequence[Request]) -> int:
+    """How many positions that all have read hold the same, or 0 where they are few, or the requests."""
+    if len(requests) < SHARED_BY_ROWS:
+        return 0
+    first, last = min(request.prompt for request in requests), max(request.prompt for request in requests)
+    pairs = zip(first, last, strict=False)
+    alike = next((place for place, (a, b) in enumerate(pairs) if a != b), min(len(first), len(last)))
+    alike = min(alike, *(len(request.prompt) - 1 for request in requests))
+    return alike if alike >= SHARED_POSITIONS else 0
 
 
 class Workers:

@@ -55,8 +55,11 @@ class Decoder(Protocol):
     def extend(self, lane: Lane, parts: Sequence[Part]) -> None:
         """Read tokens into rows."""
 
-    def logits(self, lane: Lane, tokens_B: Tensor, positions_B: Tensor, span: int) -> Tensor:
-        """Read a token in each of the first B rows, and give logits [B, V]. No position is `span` or more."""
+    def logits(self, lane: Lane, tokens_B: Tensor, positions_B: Tensor, span: int, shared: int = 0) -> Tensor:
+        """Read a token in each of the first B rows, and give logits [B, V]. No position is `span` or more.
+
+        In all of these rows the first `shared` positions hold the same.
+        """
 
 
 class Layer(NamedTuple):
@@ -184,12 +187,13 @@ class PlainDecoder:
 
         self._hidden(tokens_N, positions_N, attend)
 
-    def logits(self, lane: Lane, tokens_B: Tensor, positions_B: Tensor, span: int) -> Tensor:
+    def logits(self, lane: Lane, tokens_B: Tensor, positions_B: Tensor, span: int, shared: int = 0) -> Tensor:
         """Read a token in each of the first B rows, and say what may come next."""
         batch = len(tokens_B)
         keys_B_K_T_D = [keys[:batch] for keys in lane.keys_R_K_T_D]
         values_B_K_T_D = [values[:batch] for values in lane.values_R_K_T_D]
-        return self.step(keys_B_K_T_D, values_B_K_T_D, tokens_B, positions_B, self.mask(positions_B, span))
+        mask_B_T = self.mask(positions_B, span)
+        return self.step(keys_B_K_T_D, values_B_K_T_D, tokens_B, positions_B, mask_B_T, shared)
 
     def mask(self, positions_B: Tensor, span: int) -> Tensor:
         """What is added to the scores of a step, [B, T]: minus infinity where a row has not come to yet."""
@@ -200,7 +204,13 @@ class PlainDecoder:
         )
 
     def step(
-        self, keys: list[Tensor], values: list[Tensor], tokens_B: Tensor, positions_B: Tensor, mask_B_T: Tensor
+        self,
+        keys: list[Tensor],
+        values: list[Tensor],
+        tokens_B: Tensor,
+        positions_B: Tensor,
+        mask_B_T: Tensor,
+        shared: int = 0,
     ) -> Tensor:
         """The tensor part of `logits`, which may be compiled. Keys and values are [B, K, T, D] for each layer."""
         batch, span = mask_B_T.shape
@@ -211,6 +221,8 @@ class PlainDecoder:
             values[layer][rows_B, :, positions_B] = v_B_K_D
             # The G query heads of a key head stand where a sequence's positions usually do: nothing is repeated.
             q_B_K_G_D = (q_B_H_D * self._scale).unflatten(1, (self.layout.key_heads, -1))
+            if shared:
+                return _attend_shared(q_B_K_G_D, keys[layer][:, :, :span], values[layer][:, :, :span], mask_B_T, shared)
             scores_B_K_G_T = q_B_K_G_D @ keys[layer][:, :, :span].transpose(2, 3)
             weights_B_K_G_T = (scores_B_K_G_T + mask_B_T[:, None, None]).softmax(-1)
             attended: Tensor = (weights_B_K_G_T @ values[layer][:, :, :span]).flatten(1)
@@ -243,6 +255,23 @@ class PlainDecoder:
             length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
             x = x * torch.rsqrt(length.square().mul(1 / x.shape[-1]).add(self._epsilon))
         return x * weight
+
+
+def _attend_shared(
+    q_B_K_G_D: Tensor, keys_B_K_T_D: Tensor, values_B_K_T_D: Tensor, mask_B_T: Tensor, shared: int
+) -> Tensor:
+    """Attention of rows that begin alike: what they share is read once, in the first row, for all of them."""
+    rows = q_B_K_G_D.shape[0]
+    q_K_BG_D = q_B_K_G_D.transpose(0, 1).flatten(1, 2)
+    common_K_BG_T = q_K_BG_D @ keys_B_K_T_D[0, :, :shared].transpose(1, 2)
+    own_B_K_G_T = q_B_K_G_D @ keys_B_K_T_D[:, :, shared:].transpose(2, 3) + mask_B_T[:, None, None, shared:]
+    common_B_K_G_T = common_K_BG_T.unflatten(1, (rows, -1)).transpose(0, 1)
+    weights_B_K_G_T = torch.cat([common_B_K_G_T, own_B_K_G_T], dim=-1).softmax(-1)
+    weights_K_BG_T = weights_B_K_G_T[..., :shared].transpose(0, 1).flatten(1, 2)
+    common_K_BG_D = weights_K_BG_T @ values_B_K_T_D[0, :, :shared]
+    own_B_K_G_D = weights_B_K_G_T[..., shared:] @ values_B_K_T_D[:, :, shared:]
+    attended: Tensor = (common_K_BG_D.unflatten(1, (rows, -1)).transpose(0, 1) + own_B_K_G_D).flatten(1)
+    return attended
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ not reused, so that it does not matter who else is there, who came first, or wha
 import asyncio
 import hashlib
 import random
+import time
 from collections import Counter, deque
 from collections.abc import Sequence
 from threading import Lock
@@ -73,6 +74,12 @@ class Engine:
         self._lock = Lock()  # guards the next two, which callers touch too
         self._inbox: deque[Request] = deque()
         self._working = False
+        self._tokens = 0
+        self._turn_seconds = 0.0
+
+    def work(self) -> dict[str, float]:
+        """Since the beginning: tokens drawn, and seconds in which anything was drawn or read."""
+        return {"sampled_tokens": float(self._tokens), "busy_seconds": self._turn_seconds}
 
     async def sample(self, prompt: Sequence[int], params: SamplingParams) -> Completion:
         """Draw one completion."""
@@ -119,6 +126,7 @@ class Engine:
 
     def _work(self) -> None:
         """A few steps, then the same again after whoever else waits for the model."""
+        began = time.perf_counter()
         try:
             with torch.inference_mode():
                 self._notice_cancelled()
@@ -129,6 +137,7 @@ class Engine:
                 self._steps.compile_if_it_pays()
         except Exception as error:  # noqa: BLE001  the callers are waiting in other threads: each of them gets it
             self._fail_all(error)
+        self._turn_seconds += time.perf_counter() - began
         with self._lock:
             self._working = bool(self._inbox or self._queue or self._batches)
             if self._working:
@@ -169,6 +178,7 @@ class Engine:
         self._batches = [batch for batch in self._batches if batch.requests]
         if not self._batches:
             return
+        self._tokens += sum(len(batch.requests) for batch in self._batches)
         for batch, finished in zip(self._batches, self._workers.step(self._batches), strict=True):
             for request in finished:
                 kv_L_2_K_T_D = batch.leave(request)

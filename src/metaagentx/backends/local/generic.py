@@ -51,7 +51,7 @@ class GenericDecoder:
             here = slice(part.row, part.row + 1)
             self._forward(_Place(lane, here, part.start), tokens, positions, None)
 
-    def logits(self, lane: Lane, tokens_B: Tensor, positions_B: Tensor, span: int) -> Tensor:
+    def logits(self, lane: Lane, tokens_B: Tensor, positions_B: Tensor, span: int, shared: int = 0) -> Tensor:
         """Read a token in each of the first B rows, and say what may come next."""
         batch = len(tokens_B)
         if self._one_by_one and batch > 1:

@@ -54,6 +54,10 @@ class LocalPolicy:
         """Take one step with the gathered gradient and forget it."""
         return await self.model.run(lambda: self.learner.optim_step(learning_rate))
 
+    def work(self) -> Metrics:
+        """What its sampler has done; roles on one model have one sampler."""
+        return self.engine.work()
+
     def shares_weights(self, other: object) -> bool:
         """Whether the other role is on the same model."""
         return isinstance(other, LocalPolicy) and other.model is self.model

@@ -1,0 +1,415 @@
+"""One page about a run: self-contained, whole whatever the run lacks, and safe whatever the models wrote."""
+
+import json
+import math
+import re
+import shutil
+import subprocess
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from metaagentx.errors import MetaAgentXError
+from metaagentx.report import save_picture, write_report
+from metaagentx.report.history import Band, History, change, pieces, short_names, smooth, thin
+from metaagentx.report.svg import number, spread_out, ticks, value_range
+from metaagentx.runs import Run
+from metaagentx.types import Call, Design, Execution, Fault, MathGold, Reward, Role, Rollout, Task
+
+PAGE = (Path(__file__).parent.parent / "docs" / "report.md").read_text()
+HOSTILE = "</pre></script><img src=x onerror=alert(1)><script>alert(2)</script>\x00\ud800"
+CONFIG = """
+steps = 40
+stages = [{ steps = 10, executor = 2e-4 }, { steps = 10, designer = 2e-4 }]
+[model]
+path = "models/small"
+[tasks]
+train = "0.5*gym:products?min_digits=2 + 0.5*gsm8k"
+"""
+TITLES = (
+    "Reward of both roles",
+    "Structures the Designer chooses",
+    "Solved, by source",
+    "Parts of the reward",
+    "Faults",
+    "Faults by kind",
+    "Spread of rewards",
+    "Variety of designs",
+    "Entropy of structures",
+    "Groups that teach nothing",
+    "Entropy",
+    "KL divergence",
+    "Clipped tokens",
+    "Gradient norm",
+    "Tokens",
+    "Calls per execution",
+    "Replies cut off",
+    "Seconds by phase",
+)
+
+
+def a_rollout(text: str = "fine", question: str = "What is 2 + 2?", spread: float = 1.0) -> Rollout:
+    task = Task("t1", "math", question, MathGold(("4",)), "gym:products?min_digits=2", "train")
+    asked = ({"role": "user", "content": task.question},)
+    designed = Call(Role.DESIGNER, "Designer", asked, text, tokens=9, advantage=1.25)
+    said = Call(Role.EXECUTOR, text, asked, text, tokens=3, advantage=-0.5, finish="length")
+    solved = Execution([said], text, 0, reward=Reward(1.0, 1.0, 1.0, 0.0, 0.8 + spread, True, text))
+    stuck = Execution([], fault=Fault("timeout", text), reward=Reward(0.0, 0.0, 0.0, 0.0, 0.8, False))
+    worked = Design(designed, text, [solved, stuck], reward=0.9, pattern=text[:30])
+    return Rollout(task, [worked, Design(designed, None, fault=Fault("no_script", text), reward=0.8)])
+
+
+def metrics_of(step: int, patterns: Sequence[str] = ("agent", "ensemble")) -> dict[str, float]:
+    """All that a step measures, as functions of its number."""
+    role = "executor" if step // 10 % 2 == 0 else "designer"
+    up = 1 - math.exp(-step / 15)
+    shares = [0.2 + up, *[1.2 - up] * (len(patterns) - 1)]
+    found = {f"pattern/{name}": share / sum(shares) for name, share in zip(patterns, shares, strict=True)}
+    found |= {f"reward/{name}": 0.5 + up for name in ("executor", "designer", "outcome", "solution", "delivery")}
+    found |= {"reward/cost": 0.02, "solved": up, "solved/gym:products?min_digits=2": up, "solved/gsm8k": up / 2}
+    found |= {f"{role}/{name}": 0.1 + up for name in ("entropy", "approx_kl", "clip_share", "grad_norm")}
+    found |= {f"spread/{name}": 0.3 for name in ("between", "within")}
+    found |= {f"designs/{name}": 0.9 for name in ("valid", "distinct", "entropy")}
+    found |= {f"groups/{name}_flat": 0.4 for name in ("designer", "executor")}
+    found |= {"faults/designs": 0.1, "faults/executions": 0.0, "faults/infra": 0.0, "replies/cut": 0.01}
+    found |= {"tokens/per_execution": 300.0 - step, "tokens/per_design": 90.0, "calls/per_execution": 2.5}
+    found |= {"seconds/rollout": 2.0, "seconds/update": 0.5, "seconds/step": 2.6, "seconds/execution": 1.0}
+    if step % 3 == 0:
+        found["faults/no_script"] = 2.0
+    if step % 10 == 9:
+        found |= {"evaluation/solved": up / 2, "seconds/evaluation": 1.0}
+    return {**found, f"learning_rate/{role}": 2e-4}
+
+
+def a_run(directory: Path, steps: int, text: str = "fine", config: str = CONFIG, keep: int = 1) -> Path:
+    patterns = ("agent", text[:30])
+    with Run.create(directory, config) as run:
+        for step in range(steps):
+            rollouts = [a_rollout(f"{text} {step}"), a_rollout(spread=0.2)] if step % keep == 0 else None
+            run.write_step(step, metrics_of(step, patterns), rollouts)
+        if steps:
+            run.mark_best(steps, 0.4)
+    return directory
+
+
+class Reader(HTMLParser):
+    """What a browser makes of a page."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.attributes: list[tuple[str, str | None]] = []
+        self.text = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes += attrs
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def written(directory: Path) -> str:
+    return write_report(directory).read_text()
+
+
+def drawings(page: str) -> list[str]:
+    return re.findall(r"<svg.*?</svg>", page, re.DOTALL)
+
+
+# The whole page
+
+
+def test_a_report_shows_all_there_is(tmp_path: Path) -> None:
+    directory = a_run(tmp_path / "first", steps=40)
+    path = write_report(directory)
+    assert path == directory / "report.html"
+    page = path.read_text()
+    for title in TITLES:
+        assert f"<b>{title}</b>" in page, title
+    assert len(drawings(page)) == len(TITLES) + 2, "the two large ones are drawn for wide and for narrow screens"
+    text = Reader(page).text
+    assert "From the first 4 steps to the last 4 steps of 40, the share of executions" in text
+    assert "rose from 9.3% to 92%" in text
+    assert "“fine” at first" in text and "“agent” at last" in text
+    assert "0.5 × products, 0.5 × gsm8k; 8 a step" in text
+    assert "10 steps Executor at 0.0002, then 10 steps Designer at 0.0002, and over again" in text
+    assert "best checkpointstep 4040% of held-out tasks" in text
+    assert "in progress" not in text
+    assert [*re.findall(r"<h3>(Step \d+)</h3>", page)] == ["Step 0", "Step 20", "Step 39"]
+    assert page.count("Executor learns") >= 4 and page.count("Designer learns") >= 4
+
+
+def test_every_drawing_is_well_formed(tmp_path: Path) -> None:
+    page = written(a_run(tmp_path / "first", 40, HOSTILE))
+    for drawing in drawings(page):
+        root = ElementTree.fromstring(drawing)
+        assert root.attrib["aria-label"]
+        assert "nan" not in drawing and "inf" not in drawing
+
+
+def test_the_page_needs_no_other_and_runs_nothing(tmp_path: Path) -> None:
+    page = written(a_run(tmp_path / "first", 25))
+    reader = Reader(page)
+    assert not re.search(r"https?:|//\w|url\(|@import", page)
+    assert not reader.tags & {"script", "link", "img", "iframe", "object", "embed", "base", "form"}
+    assert not {name for name, _ in reader.attributes} & {"src", "href", "srcset", "action"}
+    assert ("content", "default-src 'none'; style-src 'unsafe-inline'") in reader.attributes
+
+
+def test_what_models_write_is_text_and_never_markup(tmp_path: Path) -> None:
+    directory = a_run(tmp_path / "<b>first", 3, HOSTILE)
+    (directory / "evaluation.md").write_text(
+        f"## {HOSTILE[:60]}\n\n{HOSTILE[:60]}\n\n| a |\n|---|\n| {HOSTILE[:60]} |\n"
+    )
+    page = written(directory)
+    reader = Reader(page)
+    assert not reader.tags & {"script", "img"}
+    assert not [name for name, _ in reader.attributes if name.startswith("on")]
+    assert reader.text.count("<img src=x onerror=alert(1)>") > 20
+    assert "\x00" not in page
+
+
+def test_a_task_with_the_largest_spread_is_shown_whole(tmp_path: Path) -> None:
+    with Run.create(tmp_path / "first", CONFIG) as run:
+        rollouts = [a_rollout(question="a dull one", spread=0.1), a_rollout("I answered", "a telling one")]
+        run.write_step(0, {}, rollouts)
+    page = Reader(written(tmp_path / "first")).text
+    assert "a telling one" in page and "a dull one" not in page
+    for shown in ("I answered", "reward 0.9", "advantage +1.25", "advantage -0.50", "1 of 2 solved"):
+        assert shown in page, shown
+    for shown in ("timeout", "no_script", "no structure", "no answer", "cut off at the limit", "1 call, 3 tokens"):
+        assert shown in page, shown
+
+
+def test_long_texts_are_cut_and_say_so(tmp_path: Path) -> None:
+    with Run.create(tmp_path / "first", CONFIG) as run:
+        run.write_step(0, {}, [a_rollout("y" * 100_000)])
+    page = written(tmp_path / "first")
+    assert "97,000 more characters are not shown" in page
+    assert len(page) < 100_000
+
+
+# Runs that lack something
+
+
+def test_an_empty_run_says_so(tmp_path: Path) -> None:
+    page = Reader(written(a_run(tmp_path / "first", 0))).text
+    for said in (
+        "No step is finished yet, so there is nothing to tell.",
+        "0 of 40: in progress, or stopped",
+        "No trees were written down.",
+        "No evaluation was made after training.",
+    ):
+        assert said in page, said
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 19, 21])
+def test_short_runs_and_runs_in_progress(tmp_path: Path, steps: int) -> None:
+    page = written(a_run(tmp_path / "first", steps))
+    for drawing in drawings(page):
+        ElementTree.fromstring(drawing)
+    assert f"{steps} of 40: in progress, or stopped" in page
+    assert ("One step is too few to compare." in page) == (steps == 1)
+
+
+def test_a_run_without_anything_we_know(tmp_path: Path) -> None:
+    with Run.create(tmp_path / "first", "name = 'other'\n") as run:
+        for step in range(3):
+            run.write_step(step, {"loss": 0.1, "note": "text", "reward/executor": float("nan")}, None)
+    page = Reader(written(tmp_path / "first")).text
+    assert "What the run was told to do is not known: " in page
+    assert "3 steps are done, and none of them measured a reward." in page
+    assert page.count("Nothing to show: ") == 14
+    assert "Nothing to show: no fault in any step." in page
+    assert "No step of this run has figures of an update." in page
+
+
+def test_a_damaged_file_of_rollouts_is_named_and_the_rest_told(tmp_path: Path) -> None:
+    directory = a_run(tmp_path / "first", 3)
+    (directory / "rollouts" / "000001.jsonl").write_text("{}\n")
+    page = Reader(written(directory)).text
+    assert "a rollout has no field designs" in page
+    assert page.count("Design 1") == 2
+
+
+def test_what_is_no_run_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(MetaAgentXError, match=r"is no run: it has no run\.json"):
+        write_report(tmp_path)
+    with pytest.raises(MetaAgentXError, match="does not exist"):
+        write_report(tmp_path / "nowhere")
+    with pytest.raises(MetaAgentXError, match="is a directory: name a file"):
+        write_report(a_run(tmp_path / "first", 1), tmp_path)
+    (tmp_path / "first" / "metrics.jsonl").unlink()
+    with pytest.raises(MetaAgentXError, match=r"metrics\.jsonl is missing"):
+        write_report(tmp_path / "first")
+    with pytest.raises(MetaAgentXError, match="has no finished step"):
+        save_picture(a_run(tmp_path / "second", 0), tmp_path / "picture.svg")
+
+
+def test_a_long_run_with_many_structures_stays_small(tmp_path: Path) -> None:
+    with Run.create(tmp_path / "long", CONFIG) as run:
+        (run.directory / "metrics.jsonl").write_text(
+            "".join(
+                json.dumps({**metrics_of(step, [f"kind{k}" for k in range(12)]), "step": step, "format": 1}) + "\n"
+                for step in range(2000)
+            )
+        )
+    page = written(tmp_path / "long")
+    assert len(page) < 1_000_000
+    assert "all others" in page
+    assert "The roles took turns 200 times, too often to draw their stages." in page
+    assert "Executor learns" not in page
+    for drawing in drawings(page):
+        ElementTree.fromstring(drawing)
+
+
+# The evaluation
+
+
+def test_an_evaluations_tables_are_shown(tmp_path: Path) -> None:
+    directory = a_run(tmp_path / "first", 20)
+    (directory / "evaluation.md").write_text(
+        "# Evaluation\n\n4 samples of `each`.\n\n## All sets: 20 tasks\n\n| method | solved |\n| --- | ---: |\n"
+        "| a \\| b | 30.1 (25.0 to 34.9) |\n| trained | **45.2** |\n"
+    )
+    page = written(directory)
+    assert "<h3>All sets: 20 tasks</h3>" in page and "<code>each</code>" in page
+    assert "<tr><td>a | b</td><td class='number'>30.1 (25.0 to 34.9)</td></tr>" in page
+    assert "<td class='number'><b>45.2</b></td>" in page
+    assert "While training" in page and "No evaluation was made" not in page
+
+
+def test_an_evaluation_without_its_markdown_is_shown_too(tmp_path: Path) -> None:
+    directory = a_run(tmp_path / "first", 1)
+    grid = {"old designs": {"old executor": 0.301, "new executor": 0.4}, "new designs": {"old executor": 0.33}}
+    found = {"format": 1, "sets": {"gsm8k": {"rows": [{"method": "single", "average": 0.3, "passes": {"4": 0.5}}]}}}
+    (directory / "evaluation.json").write_text(json.dumps({**found, "grid": grid, "note": None}))
+    page = written(directory)
+    assert "<tr><td>single</td><td class='number'>0.3</td></tr>" in page
+    assert "<h3>grid</h3>" in page
+    assert "<tr><td>new designs</td><td class='number'>0.33</td><td class='number'>–</td></tr>" in page
+    (directory / "evaluation.json").write_text("{")
+    assert "No evaluation was made" in written(directory)
+
+
+# The picture, the command, the documentation
+
+
+def test_the_picture_is_one_svg_file_on_white(tmp_path: Path) -> None:
+    out = save_picture(a_run(tmp_path / "first", 40), tmp_path / "new" / "first.svg")
+    root = ElementTree.fromstring(out.read_text())
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    assert (root.attrib["width"], root.attrib["height"], root.attrib["viewBox"]) == ("900", "420", "0 0 900 420")
+    assert "var(" not in out.read_text()
+    words = "".join(root.itertext())
+    assert all(word in words for word in (*TITLES[:2], "Executor learns", "Designer learns", "held-out", "agent"))
+
+
+def test_the_command_prints_where_the_report_is(tmp_path: Path) -> None:
+    import typer
+
+    from metaagentx.cli_report import report_command
+
+    app = typer.Typer()
+    app.command()(report_command)
+    directory = a_run(tmp_path / "first", 2)
+    done = CliRunner().invoke(app, [str(directory), "--out", str(tmp_path / "page.html")])
+    assert (done.exit_code, done.stdout.strip()) == (0, str(tmp_path / "page.html"))
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_the_documentation_names_every_chart() -> None:
+    for title in TITLES:
+        assert title in PAGE, title
+
+
+# What is read off the metrics
+
+
+def test_bands_are_the_roles_that_learn() -> None:
+    lines: list[dict[str, float]] = [{"step": step, **metrics_of(step)} for step in range(25)]
+    executor, designer = (Role.EXECUTOR,), (Role.DESIGNER,)
+    history = History([{**line, "step": int(line["step"])} for line in lines])
+    assert history.bands() == [Band(0, 9, executor), Band(10, 19, designer), Band(20, 24, executor)]
+    assert History([{"step": 0}]).bands() == [Band(0, 0, ())]
+    both: dict[str, float] = {"learning_rate/executor": 1e-4, "learning_rate/designer": 1e-4}
+    assert History([{"step": 0, **both}]).bands() == [Band(0, 0, tuple(Role))]
+
+
+def test_numbers_only_are_series_and_absent_shares_are_zero() -> None:
+    history = History([{"step": 0, "pattern/a": 1.0}, {"step": 1, "pattern/b": 1}, {"step": 2, "pattern/a": "nan"}])
+    assert history.series("pattern/a") == [(0, 1.0)]
+    assert history.whole("pattern") == {"a": [(0, 1.0), (1, 0.0)], "b": [(0, 0.0), (1, 1.0)]}
+
+
+def test_averages_keep_ends_and_sums() -> None:
+    series = [(float(step), float(step % 2)) for step in range(10)]
+    assert smooth(series, 1) == series
+    assert smooth(series, 3)[0] == (0, 0.5) and abs(smooth(series, 3)[4][1] - 2 / 3) < 1e-9
+    assert thin(series, 10) == series
+    assert thin(series, 5) == [(place * 2 + 0.5, 0.5) for place in range(5)]
+    assert [len(piece) for piece in pieces([(float(s), 0.0) for s in (0, 1, 2, 10, 11, 30)])] == [3, 2, 1]
+    assert [len(piece) for piece in pieces([(float(s), 0.0) for s in (0, 10, 20, 30)])] == [4]
+    assert list(pieces([])) == []
+    assert change([(0, 1.0)]) is None
+
+
+def test_sources_are_short_while_that_is_clear() -> None:
+    long = "gym:products?min_digits=2"
+    assert short_names([long, "gsm8k", "jsonl:data/mine.jsonl"]) == {
+        long: "products",
+        "gsm8k": "gsm8k",
+        "jsonl:data/mine.jsonl": "mine.jsonl",
+    }
+    assert short_names([long, "gym:products"]) == {long: long, "gym:products": "gym:products"}
+
+
+def test_axes_have_round_numbers() -> None:
+    assert ticks(0, 1, 4) == [0, 0.5, 1]
+    assert ticks(0, 3, 8, whole=True) == [0, 1, 2, 3]
+    assert ticks(5, 5, 4) == [5]
+    assert value_range([0.2, 1.73], share=False) == (0, 2)
+    assert value_range([0.2], share=True) == (0, 1)
+    assert value_range([0.0], share=False) == (0, 1)
+    assert [number(value) for value in (0, 1.234, 0.1234, 12345, 1.2e-9, -3e7)] == [
+        *("0", "1.23", "0.12", "12,345", "1.2e-9", "-3e7"),
+    ]
+
+
+def test_labels_do_not_lie_on_one_another() -> None:
+    placed = spread_out([50, 51, 52, 99, 100], 10, 0, 100)
+    assert sorted(placed) == placed
+    assert all(after - before >= 10 for before, after in pairwise(placed))
+    assert placed[-1] <= 100
+
+
+# A real browser
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
+@pytest.mark.parametrize("width", [390, 1200])
+def test_a_browser_shows_it_without_scrolling_sideways(tmp_path: Path, width: int) -> None:
+    assert CHROMIUM is not None
+    page = write_report(a_run(tmp_path / "first", 40, HOSTILE))
+    # The page itself runs nothing, so a frame of the wanted width around it is what measures.
+    frame = tmp_path / "frame.html"
+    frame.write_text(
+        f"<iframe id=f src='{page.as_uri()}' style='width:{width}px;height:900px'></iframe><script>f.onload = () => "
+        "{ const e = f.contentDocument.documentElement; document.title = ['wide', e.scrollWidth - e.clientWidth, "
+        "e.querySelectorAll('svg').length, getComputedStyle(e.querySelector('.wide')).display].join(' ') }</script>"
+    )
+    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files"]
+    command += [f"--user-data-dir={tmp_path / 'browser'}", "--virtual-time-budget=5000", "--dump-dom", frame.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    shown = "none" if width < 700 else "block"
+    assert f"<title>wide 0 {len(TITLES) + 2} {shown}</title>" in done.stdout, done.stderr
