@@ -4,10 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help quickstart test test-all check fix bench clean
+.PHONY: help quickstart compare test test-all check fix bench clean
 
 help:
-	@echo "make quickstart   from an empty machine to a trained system (not yet: see README)"
+	@echo "make quickstart   from an empty machine to a trained system and a report"
+	@echo "make compare      variants of the algorithm against one another (an hour or more)"
 	@echo "make test         set up .venv, then format, lint, types and tests"
 	@echo "make test-all     the same with the slow tests"
 	@echo "make check        format, lint and types only"
@@ -23,8 +24,10 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@touch $(INSTALLED)
 
 quickstart: $(INSTALLED)
-	@echo "The quickstart is not there yet: this version has the workflow language and the sandbox."
-	@echo "Try instead:  $(BIN)/metaagentx doctor"
+	$(BIN)/metaagentx quickstart
+
+compare: $(INSTALLED)
+	$(BIN)/python -m benchmarks.compare
 
 check: $(INSTALLED)
 	$(BIN)/ruff format --check .

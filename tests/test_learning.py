@@ -18,7 +18,7 @@ from metaagentx.runs import Run
 from metaagentx.sandbox import Sandbox
 from metaagentx.types import Role, Rollout
 from tests.growing import Actor, resources
-from tests.schooled import school, write_recipe
+from tests.schooled import school_once, write_recipe
 from tests.training import train
 
 STEPS, STAGE = 12, 4
@@ -27,7 +27,7 @@ STAGES = f"{{ steps = {STAGE}, designer = 1.5e-3 }}, {{ steps = {STAGE}, executo
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return school(tmp_path_factory.mktemp("school") / "model")
+    return school_once(tmp_path_factory)
 
 
 class Turned(LocalPolicy):

@@ -4,6 +4,7 @@ import asyncio
 import io
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 
@@ -127,11 +128,16 @@ def test_a_step_without_spread_teaches_nothing(tmp_path: Path, trained: Training
 
 def test_several_updates_a_step_see_each_datum_once(tmp_path: Path, trained: Training) -> None:
     made = actors(by_turns(design(THINK), design(GUESS)), by_prompt)
-    trained(config_of(tmp_path, "optimizer.updates_per_step=2", "tasks.per_step=4", steps=3, stages=BY_TURNS), made)
+    config = config_of(tmp_path, "optimizer.updates_per_step=2", "tasks.per_step=4", steps=3, stages=BY_TURNS)
+    run = trained(config, made)
     assert made[Role.EXECUTOR].steps == [1e-3] * 4, "two in step 0, two in step 2"
     assert made[Role.DESIGNER].steps == [2e-3] * 2
     assert len(made[Role.EXECUTOR].taught) == 2 * 4 * 4
     assert len(made[Role.DESIGNER].taught) == 4 * 2
+    first = [
+        made[Role.EXECUTOR].tokenizer.read_chat(datum.tokens)[1]["content"] for datum in made[Role.EXECUTOR].taught
+    ]
+    assert Counter(first[:16]) == {tree.task.question: 4 for tree in run.rollouts(0)}
 
 
 def always_right_on(*flat: str) -> Reply:

@@ -104,6 +104,6 @@ def quickstart(
     from .quickstart import everything
 
     try:
-        asyncio.run(everything(recipe, directory, seed, typer.echo))
+        asyncio.run(everything(recipe, directory, [f"seed={seed}"], typer.echo))
     except KeyboardInterrupt:
         raise MetaAgentXError("stopped; the same command goes on from here") from None

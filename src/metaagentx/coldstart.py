@@ -65,7 +65,7 @@ class Teaching:
     manual: bool = True
     """Whether it reads the language's manual."""
     seed: int = 0
-    batch: int = 64
+    batch: int = 256
 
 
 async def collect(teaching: Teaching, directory: Path) -> tuple[list[Row], Bill]:

@@ -5,7 +5,7 @@ on where it was stopped. The same seed gives the same numbers.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -26,13 +26,24 @@ TAUGHT = (
     " + gym:number_sorting?min_numbers=3&max_numbers=3&min_decimals=0&max_decimals=0&min_value=0&max_value=9"
 )
 """What the teacher solves: the recipe's families, most of those that need most to be learnt."""
-TASKS = 3000
-SFT = SftOptions(
+PRESET = "micro"
+LEARNING = SftOptions(
     steps=800, rows_per_step=32, designer_share=0.2, learning_rate=3e-3, warmup_steps=10, checkpoint_every=200
 )
-PRESET = "micro"
-TESTED = 40
-"""Tasks of each family, from the test split, that nothing has seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much of everything."""
+
+    taught: int = 3000
+    """Tasks for the teacher."""
+    sft: SftOptions = LEARNING
+    tested: int = 40
+    """Tasks of each family, from the test split, that nothing has seen."""
+
+
+WHOLE = Size()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +68,14 @@ class Places:
         return self.root / "run"
 
 
-async def cold_start(config: Config, places: Places) -> None:
+async def cold_start(config: Config, places: Places, size: Size) -> None:
     """A teacher's solved tasks, and a small new model that has learnt from them."""
     if not places.rows.exists():
-        lesson = Lesson(TASKS, "programmed", manual=False)
+        lesson = Lesson(size.taught, "programmed", manual=False)
         rows, _ = await ask_teacher(_taught(config), ProgrammedTeacher(), lesson, places.root / "teacher")
         write_rows(places.rows, rows)
     if not places.student.exists():
-        options = replace(SFT, seed=config.seed)
+        options = replace(size.sft, seed=config.seed)
         await teach_model(read_rows(places.rows), f"preset:{PRESET}", places.student, options, places.root)
 
 
@@ -85,27 +96,29 @@ async def reinforce(config: Config, places: Places) -> Run:
     return run
 
 
-async def measure(places: Places) -> Evaluation:
+async def measure(places: Places, tested: int) -> Evaluation:
     """The run against its own beginning, fixed designs and single agents, on tasks that nothing has seen."""
-    request = Request(places.run, against=places.student, split="test", limit=TESTED, out=places.run, checkpoint="last")
+    request = Request(places.run, against=places.student, split="test", limit=tested, out=places.run, checkpoint="last")
     return (await evaluate_run(request)).found
 
 
-async def everything(recipe: Path, root: Path, seed: int, say: Callable[[str], None]) -> None:
+async def everything(
+    recipe: Path, root: Path, overrides: Sequence[str], say: Callable[[str], None], size: Size = WHOLE
+) -> Evaluation:
     """All parts, one after the other, and what came of them."""
     places = Places(root)
-    config = load_config(recipe, [f"seed={seed}", f'model.path="{places.student}"'])
+    config = load_config(recipe, [*overrides, f'model.path="{places.student}"'])
     began = time.monotonic()
     say("1 of 4  cold start: a programmed teacher solves tasks, and a new small model learns from it")
-    await cold_start(config, places)
+    await cold_start(config, places, size)
     say("2 of 4  reinforcement learning: Executor and Designer learn in turn from their own rollouts")
     run = await reinforce(config, places)
     say("3 of 4  evaluation: the same unseen tasks and the same seeds for every method")
-    found = await measure(places)
+    found = await measure(places, size.tested)
     say("4 of 4  report")
     page = write_report(run.directory)
     say("")
-    for line in summary(found):
+    for line in summary(found, size.tested):
         say(line)
     say(f"Report: {page}")
     say(f"Done in {(time.monotonic() - began) / 60:.1f} minutes. Try next:")
@@ -115,12 +128,13 @@ async def everything(recipe: Path, root: Path, seed: int, say: Callable[[str], N
         f"--set 'model.path=\"{places.student}\"'"
     )
     say("  write a recipe for your own tasks: docs/tasks.md, docs/config.md")
+    return found
 
 
-def summary(found: Evaluation) -> list[str]:
+def summary(found: Evaluation, tested: int) -> list[str]:
     """What was learnt, in a few lines."""
     rows = {row.method: row for row in found.overall.rows}
-    lines = [f"Solved of {len(found.sets)} x {TESTED} unseen tasks, with 95 % intervals:"]
+    lines = [f"Solved of {len(found.sets)} x {tested} unseen tasks, with 95 % intervals:"]
     for name, row in rows.items():
         lines.append(f"  {name:26} {row.average:6.1%}  ({row.low:.0%} to {row.high:.0%})")
     return lines

@@ -60,11 +60,11 @@ def mixture_of(config: Config) -> Mixture:
 
 async def train(run: Run, config: Config) -> None:
     """Train a run to its last step, from where it stands."""
-    from .backends.local.build import build_policies
-
     with run:
         if run.next_step >= config.steps:
             return
+        from .backends.local.build import build_policies
+
         with explained(str(run.directory), "make room and try again"):
             built = build_policies(config, run.directory)
         tasks = mixture_of(config)

@@ -1,0 +1,199 @@
+"""A teacher's rollouts become chats to learn from, and a model learns from them."""
+
+import asyncio
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metaagentx.backends.local import LocalPolicy, load_model, new_model
+from metaagentx.calls import Speaker
+from metaagentx.coldstart import Row, Teaching, balance, collect, deduplicate, read_rows, write_rows
+from metaagentx.errors import MetaAgentXError
+from metaagentx.policy import Policy
+from metaagentx.quickstart import TAUGHT
+from metaagentx.rewards.graders import Graders
+from metaagentx.rollout import Resources, RolloutOptions
+from metaagentx.sandbox import Sandbox
+from metaagentx.sft import SftOptions, learning_rate_at, row_datum, teach
+from metaagentx.tasks import Mixture
+from metaagentx.teacher import DESIGNS, ProgrammedTeacher, design
+from metaagentx.types import GymEntry, Role
+from metaagentx.workflow.protocol import last_boxed
+from metaagentx.workflow.reply import DESIGN_REQUEST, DESIGNER_LINE, parse_reply
+from metaagentx.workflow.validate import validate
+
+TASKS = Mixture(TAUGHT, seed=0, held_out=9)
+
+
+def teaching(sandbox: Sandbox, graders: Graders, count: int) -> Teaching:
+    teacher: Policy = ProgrammedTeacher()
+    speakers = {role: Speaker(role, teacher, 4096) for role in Role}
+    resources = Resources(speakers, sandbox, graders, asyncio.Semaphore(16))
+    tasks = [TASKS.task(place) for place in range(count)]
+    return Teaching(tasks, resources, RolloutOptions(designs=2, executions=1), "programmed", batch=6)
+
+
+def row(**changes: object) -> Row:
+    messages = ({"role": "user", "content": "q"}, {"role": "assistant", "content": "a"})
+    return replace(Row(messages, Role.EXECUTOR, "t", "s", "single", "x"), **changes)  # type: ignore[arg-type]
+
+
+def test_only_what_solved_its_task_is_kept_and_under_the_short_prompt(
+    runner: asyncio.Runner, sandbox: Sandbox, graders: Graders, tmp_path: Path
+) -> None:
+    rows, bill = runner.run(collect(teaching(sandbox, graders, 18), tmp_path))
+    assert (bill.tasks, bill.executions) == (18, 36)
+    assert 0 < bill.solved < 36, "an imperfect teacher"
+    questions = {task.id: task for task in (TASKS.task(place) for place in range(18))}
+    for kept in rows:
+        task, reply = questions[kept.task], kept.messages[-1]["content"]
+        assert isinstance(task.grading, GymEntry)
+        if kept.role is Role.DESIGNER:
+            assert [dict(message) for message in kept.messages[:-1]] == [
+                {"role": "system", "content": DESIGNER_LINE},
+                {"role": "user", "content": DESIGN_REQUEST + task.question},
+            ]
+            script = parse_reply(reply).script
+            assert script is not None and validate(script) == []
+        elif "```python" not in reply and kept.pattern != "ensemble":  # a vote may be won against a wrong member
+            assert last_boxed(reply) == task.grading.entry["answer"]
+
+
+def test_a_stopped_collection_goes_on_with_the_next_batch(
+    runner: asyncio.Runner, sandbox: Sandbox, graders: Graders, tmp_path: Path
+) -> None:
+    whole = teaching(sandbox, graders, 12)
+    rows, bill = runner.run(collect(whole, tmp_path / "whole"))
+    runner.run(collect(replace(whole, tasks=whole.tasks[:6]), tmp_path / "parts"))
+    first = (tmp_path / "parts" / "batch-00000.jsonl").read_text()
+    again, bill_again = runner.run(collect(whole, tmp_path / "parts"))
+    assert (again, bill_again) == (rows, bill)
+    assert (tmp_path / "parts" / "batch-00000.jsonl").read_text() == first
+
+
+def test_rows_come_back_as_they_were_written(tmp_path: Path) -> None:
+    rows = [row(), row(role=Role.DESIGNER, pattern="ensemble", task="ümlaut")]
+    write_rows(tmp_path / "rows.jsonl", rows)
+    assert read_rows(tmp_path / "rows.jsonl") == rows
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["no json", "[]", '{"role": "executor"}', '{"messages": [], "role": "executor"}',
+     '{"messages": [{"role": "user", "content": "q"}], "role": "executor"}',
+     '{"messages": [{"role": "assistant", "content": "a"}], "role": "nobody"}'],
+)  # fmt: skip
+def test_a_bad_row_is_named_with_its_line(line: str, tmp_path: Path) -> None:
+    good = json.dumps({"messages": [{"role": "assistant", "content": "a"}], "role": "executor"})
+    (tmp_path / "rows.jsonl").write_text(f"{good}\n{line}\n")
+    with pytest.raises(MetaAgentXError, match=r"rows.jsonl, line 2") as caught:
+        read_rows(tmp_path / "rows.jsonl")
+    assert "\n" not in str(caught.value)
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from(["x", "y", "z"]), st.integers(0, 3)), max_size=40))
+def test_balanced_rows_give_no_design_more_than_its_share(drawn: list[tuple[str, str, int]]) -> None:
+    rows = deduplicate([row(source=s, pattern=p, messages=_chat(s, p, n)) for s, p, n in drawn])
+    assert len({json.dumps(r.messages) for r in rows}) == len(rows) == len(set(drawn))
+    kept = balance(rows)
+    for source in {r.source for r in rows}:
+        had = [sum(r.pattern == p for r in rows if r.source == source) for p in "xyz"]
+        has = [sum(r.pattern == p for r in kept if r.source == source) for p in "xyz"]
+        present = [count for count in had if count]
+        mean = -(-sum(present) // len(present))
+        assert has == [min(count, mean) for count in had]
+
+
+def _chat(*parts: object) -> tuple[dict[str, str], ...]:
+    return ({"role": "user", "content": repr(parts)}, {"role": "assistant", "content": "a"})
+
+
+def test_the_teacher_knows_the_answers_of_its_families() -> None:
+    from metaagentx.teacher import _family_of
+
+    for place in range(90):
+        task = TASKS.task(place)
+        assert isinstance(task.grading, GymEntry)
+        family, match = _family_of(task.question)
+        assert family.answer(match) == task.grading.entry["answer"], task.question
+
+
+def test_every_design_of_the_teacher_is_valid_and_all_are_used() -> None:
+    assert all(validate(script) == [] for script in DESIGNS.values())
+    drawn = {design(random.Random(seed)) for seed in range(40)}
+    assert {parse_reply(text).script for text in drawn} == {script.rstrip("\n") for script in DESIGNS.values()}
+
+
+def small_model(path: Path, rows: list[Row]) -> dict[Role, Policy]:
+    if not path.exists():
+        new_model(path, "nano", 0, [message["content"] for kept in rows for message in kept.messages])
+    model = load_model(path)
+    return {role: LocalPolicy(model, role) for role in Role}
+
+
+def lessons() -> list[Row]:
+    chats = [(Role.DESIGNER, "design", "<code>x</code>"), (Role.EXECUTOR, "solve", "<delivery>4</delivery>")]
+    return [
+        row(role=role, messages=({"role": "user", "content": f"{asked} {n}"}, {"role": "assistant", "content": said}))
+        for role, asked, said in chats
+        for n in range(20)
+    ]
+
+
+def test_teaching_lowers_the_loss_and_goes_on_after_a_stop_to_the_same_weights(
+    runner: asyncio.Runner, tmp_path: Path
+) -> None:
+    rows = lessons()
+    options = SftOptions(steps=8, rows_per_step=8, learning_rate=3e-3, warmup_steps=2, checkpoint_every=3)
+    whole = small_model(tmp_path / "model", rows)
+    losses = runner.run(teach(whole, rows, options, tmp_path / "whole"))
+    assert losses[-1] < losses[0] / 2
+
+    class Stopped(Exception):
+        pass
+
+    stopped = small_model(tmp_path / "model", rows)
+    step, taken = stopped[Role.DESIGNER].optim_step, 0
+
+    async def stop_at_five(rate: float) -> object:
+        nonlocal taken
+        taken += 1
+        if taken == 5:
+            raise Stopped
+        return await step(rate)
+
+    stopped[Role.DESIGNER].optim_step = stop_at_five  # type: ignore[method-assign, assignment]
+    with pytest.raises(Stopped):
+        runner.run(teach(stopped, rows, options, tmp_path / "parts"))
+    again = small_model(tmp_path / "model", rows)
+    assert runner.run(teach(again, rows, options, tmp_path / "parts")) == losses
+    ours, theirs = (policies[Role.DESIGNER].model.module.state_dict() for policies in (whole, again))  # type: ignore[attr-defined]
+    assert all(bool((ours[name] == theirs[name]).all()) for name in ours)
+
+
+def test_only_replies_are_learnt(tmp_path: Path) -> None:
+    rows = lessons()
+    policy = small_model(tmp_path / "model", rows)[Role.DESIGNER]
+    datum = row_datum(policy, rows[0])
+    learnt = [token for token, weight in zip(datum.tokens, datum.weights, strict=True) if weight]
+    assert policy.tokenizer.decode(learnt) == "<code>x</code>"
+    assert learnt == policy.tokenizer.encode_reply("<code>x</code>")
+    assert set(datum.weights) == {0.0, 1.0}
+
+
+def test_the_learning_rate_rises_then_falls() -> None:
+    options = SftOptions(steps=100, learning_rate=1.0, warmup_steps=10)
+    rates = [learning_rate_at(step, options) for step in range(100)]
+    assert rates[:10] == sorted(rates[:10]) and rates[9] == 1.0
+    assert rates[10:] == sorted(rates[10:], reverse=True) and rates[-1] == pytest.approx(0.1)
+
+
+def test_a_role_without_rows_is_named(runner: asyncio.Runner, tmp_path: Path) -> None:
+    rows = [kept for kept in lessons() if kept.role is Role.EXECUTOR]
+    with pytest.raises(MetaAgentXError, match="no rows of the designer"):
+        runner.run(teach(small_model(tmp_path / "model", rows), rows, SftOptions(steps=1), tmp_path / "work"))
