@@ -20,15 +20,15 @@ from .sft import SftOptions
 from .teacher import ProgrammedTeacher
 
 TAUGHT = (
-    "3*gym:products?min_digits=2&max_digits=2"
-    " + 3*gym:chain_sum?min_terms=2&max_terms=2&min_digits=2&max_digits=2"
+    "4*gym:products?min_digits=2&max_digits=2"
+    " + 4*gym:gcd?max_value=200"
     " + 2*gym:spell_backward?min_word_len=3&max_word_len=4"
     " + gym:number_sorting?min_numbers=3&max_numbers=3&min_decimals=0&max_decimals=0&min_value=0&max_value=9"
 )
 """What the teacher solves: the recipe's families, most of those that need most to be learnt."""
 PRESET = "micro"
 LEARNING = SftOptions(
-    steps=800, rows_per_step=32, designer_share=0.2, learning_rate=3e-3, warmup_steps=10, checkpoint_every=200
+    steps=1100, rows_per_step=32, designer_share=0.2, learning_rate=3e-3, warmup_steps=10, checkpoint_every=200
 )
 
 
@@ -75,7 +75,7 @@ async def cold_start(config: Config, places: Places, size: Size) -> None:
         rows, _ = await ask_teacher(_taught(config), ProgrammedTeacher(), lesson, places.root / "teacher")
         write_rows(places.rows, rows)
     if not places.student.exists():
-        options = replace(size.sft, seed=config.seed)
+        options = replace(size.sft, seed=config.seed, threads=config.model.threads)
         await teach_model(read_rows(places.rows), f"preset:{PRESET}", places.student, options, places.root)
 
 

@@ -115,7 +115,9 @@ async def teach_model(rows: Sequence[Row], model: str, out: Path, options: SftOp
     `preset:micro` and the like make a new model, with a tokenizer for these rows.
     """
     from .backends.local import LocalPolicy, TrainingOptions, load_model, new_model
+    from .backends.local.build import use_threads
 
+    use_threads(options.threads)
     path = Path(model)
     if model.startswith("preset:"):
         path = work / "new"

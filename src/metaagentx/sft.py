@@ -27,6 +27,8 @@ class SftOptions:
     warmup_steps: int = 10
     seed: int = 0
     checkpoint_every: int = 100
+    threads: int = 0
+    """Of the processor; 0: as many as there are cores."""
 
 
 async def teach(

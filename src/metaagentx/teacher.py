@@ -5,6 +5,7 @@ that there is something left to learn: it picks designs at random, whatever the 
 slips, where it has no tool; and with a tool it always uses it, though arithmetic is all that it knows to do with it.
 """
 
+import math
 import random
 import re
 from collections.abc import Callable, Sequence
@@ -52,7 +53,7 @@ class ProgrammedTeacher:
         conversation = self.tokenizer.read_chat(prompt)
         chance = random.Random(params.seed)
         asked = conversation[1]["content"]
-        text = design(chance) if asked.startswith(DESIGN_REQUEST) else _work(conversation, chance)
+        text = design(asked, chance) if asked.startswith(DESIGN_REQUEST) else _work(conversation, chance)
         tokens = self.tokenizer.encode_reply(text)
         return Completion(tuple(tokens), (0.0,) * len(tokens), "stop")
 
@@ -73,10 +74,11 @@ class ProgrammedTeacher:
         """It has nothing to keep."""
 
 
-def design(chance: random.Random) -> str:
-    """A Designer's reply with one of the designs."""
+def design(question: str, chance: random.Random) -> str:
+    """A Designer's reply: what kind of problem it sees, and one of the designs, any of them."""
+    family, _ = _family_of(question)
     name = chance.choice(list(DESIGNS))
-    return f"Workflow Pattern: {name}\n<code>\n{DESIGNS[name]}</code>"
+    return f"Problem Type: {family.name}\nWorkflow Pattern: {name}\n<code>\n{DESIGNS[name]}</code>"
 
 
 def _work(conversation: list[dict[str, str]], chance: random.Random) -> str:
@@ -106,6 +108,7 @@ def _slip(answer: str, chance: random.Random) -> str:
 class _Family:
     """Questions of one kind."""
 
+    name: str
     pattern: str
     answer: Callable[[re.Match[str]], str]
     code: Callable[[re.Match[str]], str]
@@ -120,11 +123,6 @@ def _family_of(question: str) -> tuple[_Family, re.Match[str]]:
     raise MetaAgentXError(f"the programmed teacher does not know questions such as {question[:80]!r}")
 
 
-def _total(match: re.Match[str]) -> str:
-    signs = re.findall(r"([+-]?) ?(\d+)", match[1])
-    return str(sum(int(sign + digits) for sign, digits in signs))
-
-
 def _sorted(match: re.Match[str]) -> str:
     numbers = match[2].split(", ")
     return str(sorted(numbers, key=float, reverse=match[1] == "descending"))
@@ -132,19 +130,28 @@ def _sorted(match: re.Match[str]) -> str:
 
 _FAMILIES = (
     _Family(
+        "multiplication",
         r"multiplication: (\d+) \* (\d+)\.",
         lambda match: str(int(match[1]) * int(match[2])),
         lambda match: f"print({match[1]} * {match[2]})",
         computed=True,
     ),
-    _Family(r"arithmetic problem: ([-+ \d]+) =", _total, lambda match: f"print({match[1]})", computed=True),
     _Family(
+        "divisor",
+        r"\(GCD\) of these numbers: (\d+), (\d+)\.",
+        lambda match: str(math.gcd(int(match[1]), int(match[2]))),
+        lambda match: f"import math\nprint(math.gcd({match[1]}, {match[2]}))",
+        computed=True,
+    ),
+    _Family(
+        "spelling",
         r"Spell this word backward \(example: sun -> nus\): (\w+)",
         lambda match: match[1][::-1],
         lambda match: f'print("{match[1]}")',
         computed=False,
     ),
     _Family(
+        "sorting",
         r"Sort these numbers in (\w+) order: ([-.\d, ]+)\n",
         _sorted,
         lambda match: f"print({match[2]})",

@@ -82,8 +82,8 @@ class Trainer:
         """One optimizer step, or as many as the recipe says, for each role that learns now."""
         parts = self.config.optimizer.updates_per_step
         found: dict[str, float] = {}
-        for part in range(parts):
-            found |= await self._update_once(rollouts[part::parts], rates)
+        for update in range(parts * self.config.optimizer.epochs):
+            found |= await self._update_once(rollouts[update % parts :: parts], rates)
         return found
 
     async def _update_once(self, rollouts: Sequence[Rollout], rates: Mapping[Role, float]) -> dict[str, float]:

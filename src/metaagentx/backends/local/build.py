@@ -1,5 +1,6 @@
 """The policies of a recipe on this machine: shared weights, a LoRA for each role, or a model for each."""
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,10 +28,15 @@ class LocalPolicies:
     references: dict[Role, LocalPolicy] | None
 
 
+def use_threads(count: int) -> None:
+    """Compute with so many threads; 0 leaves it to torch. A very small model is fastest with one."""
+    if count:
+        torch.set_num_threads(count)
+
+
 def build_policies(config: Config, directory: Path) -> LocalPolicies:
     """Load or make the models. One that is made new is put into the directory, where a resumed run finds it."""
-    if config.model.threads:
-        torch.set_num_threads(config.model.threads)
+    use_threads(config.model.threads)
     torch.manual_seed(config.seed)
     models = _models(config, directory)
     policies = {
@@ -60,7 +66,10 @@ def _load(config: Config, directory: Path, lora: LoraOptions | None = None) -> L
     if config.model.path.startswith(PRESET):
         path = directory / "model"
         if not path.exists():
-            new_model(path, config.model.path.removeprefix(PRESET), config.seed)
+            unfinished = directory / ".model.unfinished"
+            shutil.rmtree(unfinished, ignore_errors=True)
+            new_model(unfinished, config.model.path.removeprefix(PRESET), config.seed)
+            unfinished.rename(path)
     return load_model(path, device=config.model.device, gguf_file=config.model.gguf_file, lora=lora)
 
 
