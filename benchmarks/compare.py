@@ -15,13 +15,13 @@ from statistics import fmean, stdev
 
 VARIANTS: dict[str, list[str]] = {
     "stagewise": [],
-    "joint": ["stages=[{steps=1, executor=3e-4, designer=3e-4}]"],
-    "one-step alternation": ["stages=[{steps=1, executor=3e-4}, {steps=1, designer=3e-4}]"],
-    "executor only": ["stages=[{steps=1, executor=3e-4}]"],
-    "designer only": ["stages=[{steps=1, designer=3e-4}]"],
-    "8 designs x 2": ["rollout.designs=8", "rollout.executions=2"],
-    "16 designs x 1": ["rollout.designs=16", "rollout.executions=1"],
-    "executor peers: design": ['credit.executor_peers="design"'],
+    "joint": ["stages=[{steps=1, executor=2e-4, designer=2e-4}]"],
+    "one-step alternation": ["stages=[{steps=1, executor=2e-4}, {steps=1, designer=2e-4}]"],
+    "executor only": ["stages=[{steps=1, executor=2e-4}]"],
+    "designer only": ["stages=[{steps=1, designer=2e-4}]"],
+    "6 designs x 2": ["rollout.designs=6", "rollout.executions=2"],
+    "12 designs x 1": ["rollout.designs=12", "rollout.executions=1", 'credit.executor_peers="task"'],
+    "executor peers: task": ['credit.executor_peers="task"'],
     "separate weights": ['model.sharing="separate"'],
 }
 RECIPE = Path("recipes/tiny.toml")

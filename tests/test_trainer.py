@@ -140,6 +140,16 @@ def test_several_updates_a_step_see_each_datum_once(tmp_path: Path, trained: Tra
     assert Counter(first[:16]) == {tree.task.question: 4 for tree in run.rollouts(0)}
 
 
+def test_a_stage_may_go_over_its_data_several_times(tmp_path: Path, trained: Training) -> None:
+    made = actors(by_turns(design(THINK), design(GUESS)), by_prompt)
+    config = config_of(tmp_path, "stages.0.epochs=3", steps=2, stages=BY_TURNS)
+    trained(config, made)
+    assert made[Role.EXECUTOR].steps == [1e-3] * 3
+    assert made[Role.DESIGNER].steps == [2e-3], "the other stage goes over them once"
+    taught = made[Role.EXECUTOR].taught
+    assert taught[: len(taught) // 3] * 3 == taught
+
+
 def always_right_on(*flat: str) -> Reply:
     def reply(conversation: list[dict[str, str]], seed: int) -> str:
         return RIGHT if conversation[-1]["content"] in flat else [RIGHT, WRONG][seed % 2]

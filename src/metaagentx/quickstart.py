@@ -124,7 +124,7 @@ async def everything(
     say(f"Done in {(time.monotonic() - began) / 60:.1f} minutes. Try next:")
     say(f"  metaagentx eval {run.directory} --split test --limit 100 --samples 4 --out {root / 'more'}")
     say(
-        f"  metaagentx train {recipe} --run runs/joint --set 'stages=[{{steps=1, executor=3e-4, designer=3e-4}}]' "
+        f"  metaagentx train {recipe} --run runs/joint --set 'stages=[{{steps=1, executor=2e-4, designer=2e-4}}]' "
         f"--set 'model.path=\"{places.student}\"'"
     )
     say("  write a recipe for your own tasks: docs/tasks.md, docs/config.md")

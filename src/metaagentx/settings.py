@@ -32,7 +32,11 @@ def credit_options(config: Config) -> CreditOptions:
 def stages_of(config: Config) -> list[Stage]:
     """Who learns when."""
     return [
-        Stage(stage.steps, {role: rate for role, rate in _rates(stage.executor, stage.designer) if rate is not None})
+        Stage(
+            stage.steps,
+            {role: rate for role, rate in _rates(stage.executor, stage.designer) if rate is not None},
+            stage.epochs,
+        )
         for stage in config.stages
     ]
 

@@ -12,6 +12,8 @@ class Stage:
 
     steps: int
     learning_rates: Mapping[Role, float]
+    epochs: int = 1
+    """How often the data of a step are learnt from."""
 
 
 def stage_at(step: int, stages: Sequence[Stage]) -> Stage:

@@ -18,7 +18,7 @@ from .progress import TrainingProgress
 from .rollout import Resources, grow
 from .runs import Run
 from .settings import credit_options, rollout_options, stages_of
-from .stages import learning_rates_at
+from .stages import Stage, stage_at
 from .tasks import Mixture
 from .types import Role, Rollout, Task
 
@@ -45,11 +45,12 @@ class Trainer:
         if self.run.checkpoint is not None:
             await self.run.load_checkpoint(self._named())
         for step in range(self.run.next_step, self.config.steps):
-            clock, rates, before = Clock(), learning_rates_at(step, stages_of(self.config)), self._work()
+            clock, stage, before = Clock(), stage_at(step, stages_of(self.config)), self._work()
+            rates = stage.learning_rates
             with clock.phase("rollout"):
                 rollouts = await self._grow(step, rates)
             with clock.phase("update"):
-                learnt = await self._update(rollouts, rates)
+                learnt = await self._update(rollouts, stage)
             found = measure(rollouts) | learnt
             found |= {f"learning_rate/{role}": rate for role, rate in rates.items()}
             found |= await self._evaluate(step + 1, clock)
@@ -78,12 +79,12 @@ class Trainer:
             assign_credit(tree, credit)
         return rollouts
 
-    async def _update(self, rollouts: Sequence[Rollout], rates: Mapping[Role, float]) -> dict[str, float]:
+    async def _update(self, rollouts: Sequence[Rollout], stage: Stage) -> dict[str, float]:
         """One optimizer step, or as many as the recipe says, for each role that learns now."""
         parts = self.config.optimizer.updates_per_step
         found: dict[str, float] = {}
-        for update in range(parts * self.config.optimizer.epochs):
-            found |= await self._update_once(rollouts[update % parts :: parts], rates)
+        for update in range(parts * stage.epochs):
+            found |= await self._update_once(rollouts[update % parts :: parts], stage.learning_rates)
         return found
 
     async def _update_once(self, rollouts: Sequence[Rollout], rates: Mapping[Role, float]) -> dict[str, float]:

@@ -170,8 +170,6 @@ class OptimizerConfig(Section):
     """The most tokens in a micro-batch."""
     updates_per_step: Count = 1
     """The data of a step are learnt from in so many optimizer steps."""
-    epochs: Count = 1
-    """How often the data of a step are learnt from; the clipped ratio bounds how far that goes."""
 
 
 class StageConfig(Section):
@@ -183,6 +181,8 @@ class StageConfig(Section):
     """Learning rate of the Executor."""
     designer: Positive | None = None
     """Learning rate of the Designer."""
+    epochs: Count = 1
+    """How often the data of a step are learnt from; the clipped ratio bounds how far that goes."""
 
 
 class EvaluationConfig(Section):
