@@ -16,6 +16,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from metaagentx.backends.local import decoder
 from metaagentx.backends.local.decoder import Part, is_plain
 from metaagentx.backends.local.engine import Engine
 from metaagentx.backends.local.generic import GenericDecoder
@@ -120,6 +121,19 @@ def test_shared_prefixes_equal_unshared_ones(deterministic: bool) -> None:
     pairs = enumerate(zip(asks, together, strict=True))
     turns = [([*ask[0], *drawn.tokens, *words(9, n)], ask[1]) for n, (ask, drawn) in pairs]
     assert_right(QWEN, turns, sample_all(shared, turns))
+
+
+@pytest.mark.parametrize("model", [QWEN, LLAMA], ids=["qwen3", "llama"])
+def test_a_long_common_beginning_is_attended_to_once_for_all_rows(
+    model: LocalModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: list[int] = []
+    attend = decoder._attend_shared
+    monkeypatch.setattr(decoder, "_attend_shared", lambda *of: used.append(of[-1]) or attend(*of))  # type: ignore[func-returns-value]
+    start = words(150, 1)
+    asks = [([*start, *words(n, n + 2)], SamplingParams(12 + n, seed=n)) for n in range(6)]
+    assert_right(model, asks, sample_all(Engine(model, compiled=False), asks))
+    assert set(used) == {149, 150}, "while the shortest is there, its last token is still to be read"
 
 
 def test_prompts_that_begin_alike_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
