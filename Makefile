@@ -48,6 +48,7 @@ bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.sandbox
 	$(BIN)/python -m benchmarks.grading
 	$(BIN)/python -m benchmarks.sampling
+	$(BIN)/python -m benchmarks.rollout
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis .pytest_cache
