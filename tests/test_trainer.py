@@ -245,7 +245,7 @@ def test_a_kl_term_and_all_metrics_of_a_run_are_documented(
     run = runner.run(train(config, built.policies, shared, tmp_path / "run", built.references))
     first, second = run.metrics()
     assert float(str(first["executor/kl"])) == pytest.approx(0, abs=1e-4), "the reference is where it began"
-    assert float(str(second["executor/kl"])) > 1e-3
+    assert float(str(second["executor/kl"])) > 2e-4
     page = (Path(__file__).parent.parent / "docs" / "metrics.md").read_text().partition("\n## Other")[0]
     names = {name for line in run.metrics() for name in line} - {"format", "step"}
     assert {"gradients/cosine", "evaluation/solved", "seconds/evaluation", "designer/grad_norm"} <= names
