@@ -13,10 +13,7 @@ Call everything here in the model's thread.
 """
 
 import json
-import os
-import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +24,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ...errors import MetaAgentXError
+from ...runs.files import directory_appears
 from .model import load_model
 from .training import Learner, Progress
 
@@ -46,7 +44,8 @@ class _Saved:
 
 def save_checkpoint(learner: Learner, role: str, path: Path) -> None:
     """Write the checkpoint; one that was there is replaced."""
-    with _appear_at(path) as directory:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with directory_appears(path) as directory:
         _save_model(learner, directory)
         training = directory / "training"
         training.mkdir()
@@ -74,39 +73,8 @@ def load_checkpoint(learner: Learner, path: Path) -> None:
     learner.model.weights_changed()
 
 
-@contextmanager
-def _appear_at(path: Path) -> Iterator[Path]:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir()
-    try:
-        yield unfinished
-        for file in [*unfinished.rglob("*"), unfinished]:
-            _flush(file)
-    except BaseException:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        raise
-    aside = _aside(path)
-    if path.exists():
-        shutil.rmtree(aside, ignore_errors=True)
-        path.rename(aside)
-    unfinished.rename(path)
-    _flush(path.parent)
-    shutil.rmtree(aside, ignore_errors=True)
-
-
 def _aside(path: Path) -> Path:
     return path.with_name(f".{path.name}.replaced")
-
-
-def _flush(path: Path) -> None:
-    """A rename may reach the disk before what was written into the files, unless these are sent there first."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _save_model(learner: Learner, directory: Path) -> None:
