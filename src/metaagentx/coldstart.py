@@ -7,7 +7,6 @@ written down when it is finished: what was stopped goes on with the next one.
 """
 
 import json
-import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -18,6 +17,7 @@ from .errors import MetaAgentXError
 from .policy import CountsWork
 from .progress import Counter as Progress
 from .rollout import Resources, RolloutOptions, grow
+from .runs.files import write_whole
 from .types import Role, Rollout, Task
 
 FORMAT = 1
@@ -147,7 +147,9 @@ def balance(rows: Sequence[Row]) -> list[Row]:
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
     """Chats as JSON Lines, whole or not at all."""
-    _replace(path, "".join(json.dumps(asdict(row), ensure_ascii=False) + "\n" for row in rows))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = "".join(json.dumps(asdict(row), ensure_ascii=False) + "\n" for row in rows)
+    write_whole(path, text.encode())
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -171,19 +173,9 @@ def _read_row(path: Path, number: int, line: str) -> Row:
 
 def _write_batch(path: Path, rows: Sequence[Row], bill: Bill) -> None:
     lines = [json.dumps(asdict(bill)), *(json.dumps(asdict(row), ensure_ascii=False) for row in rows)]
-    _replace(path, "\n".join(lines) + "\n")
+    write_whole(path, ("\n".join(lines) + "\n").encode())
 
 
 def _read_batch(path: Path) -> tuple[list[Row], Bill]:
     first, *lines = path.read_text().splitlines()
     return [_read_row(path, number, line) for number, line in enumerate(lines, 2)], Bill(**json.loads(first))
-
-
-def _replace(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    with unfinished.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.rename(path)

@@ -4,7 +4,6 @@ What `train`, `eval` and the quickstart have in common. Models are loaded first:
 """
 
 import asyncio
-import shutil
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ from .progress import TrainingProgress
 from .rewards.graders import Graders
 from .rollout import Resources
 from .runs import Run
-from .runs.files import explained
+from .runs.files import directory_appears, explained
 from .sandbox import Sandbox
 from .settings import rollout_options
 from .sft import SftOptions, teach
@@ -122,11 +121,10 @@ async def teach_model(rows: Sequence[Row], model: str, out: Path, options: SftOp
     if model.startswith("preset:"):
         path = work / "new"
         if not path.exists():
-            unfinished = work / ".new.unfinished"
-            shutil.rmtree(unfinished, ignore_errors=True)
             texts = [message["content"] for row in rows for message in row.messages]
-            new_model(unfinished, model.removeprefix("preset:"), options.seed, texts)
-            unfinished.rename(path)
+            work.mkdir(parents=True, exist_ok=True)
+            with directory_appears(path) as unfinished:
+                new_model(unfinished, model.removeprefix("preset:"), options.seed, texts)
     loaded = load_model(path)
     training = TrainingOptions(token_budget=16384, betas=(0.9, 0.99))
     policies: dict[Role, Policy] = {role: LocalPolicy(loaded, role, options=training) for role in Role}

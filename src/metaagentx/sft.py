@@ -12,6 +12,7 @@ from .coldstart import Row
 from .errors import MetaAgentXError
 from .policy import Datum, Policy, SharesWeights
 from .progress import Counter
+from .runs.files import write_whole
 from .types import Role
 
 
@@ -76,9 +77,7 @@ async def _keep(learners: Sequence[tuple[Policy, list[Role]]], directory: Path, 
     kept = directory / f"{len(losses):06d}"
     for policy, roles in learners:
         await policy.save(kept / roles[0])
-    unfinished = directory / ".state.json.unfinished"
-    unfinished.write_text(json.dumps({"losses": losses}))
-    unfinished.rename(directory / "state.json")
+    write_whole(directory / "state.json", json.dumps({"losses": losses}).encode())
     for other in directory.glob("[0-9]*"):
         if other != kept:
             shutil.rmtree(other)

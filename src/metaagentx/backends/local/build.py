@@ -1,6 +1,5 @@
 """The policies of a recipe on this machine: shared weights, a LoRA for each role, or a model for each."""
 
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from . import threads  # noqa: F401  before torch
 import torch
 
 from ...config import Config
+from ...runs.files import directory_appears
 from ...types import Role
 from .engine import Engine
 from .model import LocalModel, LoraOptions, load_model
@@ -66,10 +66,8 @@ def _load(config: Config, directory: Path, lora: LoraOptions | None = None) -> L
     if config.model.path.startswith(PRESET):
         path = directory / "model"
         if not path.exists():
-            unfinished = directory / ".model.unfinished"
-            shutil.rmtree(unfinished, ignore_errors=True)
-            new_model(unfinished, config.model.path.removeprefix(PRESET), config.seed)
-            unfinished.rename(path)
+            with directory_appears(path) as unfinished:
+                new_model(unfinished, config.model.path.removeprefix(PRESET), config.seed)
     return load_model(path, device=config.model.device, gguf_file=config.model.gguf_file, lora=lora)
 
 
