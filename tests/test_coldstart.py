@@ -198,3 +198,14 @@ def test_a_role_without_rows_is_named(runner: asyncio.Runner, tmp_path: Path) ->
     rows = [kept for kept in lessons() if kept.role is Role.EXECUTOR]
     with pytest.raises(MetaAgentXError, match="no rows of the designer"):
         runner.run(teach(small_model(tmp_path / "model", rows), rows, SftOptions(steps=1), tmp_path / "work"))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"losses": "x"}', '{"losses": [null]}'])
+def test_a_damaged_state_is_named_in_one_line(text: str, runner: asyncio.Runner, tmp_path: Path) -> None:
+    rows = lessons()
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "state.json").write_text(text)
+    with pytest.raises(MetaAgentXError, match=r"state.json is damaged") as caught:
+        runner.run(teach(small_model(tmp_path / "model", rows), rows, SftOptions(steps=1), work))
+    assert "\n" not in str(caught.value)

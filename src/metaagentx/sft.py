@@ -66,7 +66,10 @@ async def _restore(learners: Sequence[tuple[Policy, list[Role]]], directory: Pat
     state = directory / "state.json"
     if not state.exists():
         return []
-    losses: list[float] = json.loads(state.read_text())["losses"]
+    try:
+        losses = [float(loss) for loss in json.loads(state.read_text())["losses"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise MetaAgentXError(f"{state} is damaged ({error!r}): remove {directory} to begin again") from error
     for policy, roles in learners:
         await policy.load(directory / f"{len(losses):06d}" / roles[0])
     return losses
