@@ -66,7 +66,7 @@ class Engine:
         self._deterministic = deterministic
         fits = max(DEFAULT_BUDGET_BYTES // self._decoder.layout.bytes_per_token, capacity_for(model.context_length))
         self._budget = fits if kv_budget_tokens is None else kv_budget_tokens
-        self._blocks = Blocks(DETERMINISTIC_BLOCK if deterministic else BLOCK)
+        self._blocks = Blocks(DETERMINISTIC_BLOCK if deterministic else BLOCK, tails=deterministic)
         self._batches: list[Batch] = []
         self._queue: deque[Request] = deque()
         self._version = model.version
@@ -190,10 +190,12 @@ class Engine:
         """A batch of the right capacity with a row to spare, and room for as many as may come with this request."""
         capacity = capacity_for(request.length)
         alike = [batch for batch in self._batches if batch.lane.capacity == capacity]
-        smallest = min(alike, key=lambda batch: len(batch.requests), default=None)
         full = self._rows if self._deterministic or len(self._batches) >= self._workers.count else SPLIT_FROM_ROWS
-        if smallest is not None and len(smallest.requests) < full:
-            return smallest
+        alike = sorted((batch for batch in alike if len(batch.requests) < full), key=lambda batch: len(batch.requests))
+        if alike:
+            # Workers are best busy with batches of one size; where a step costs the same however few rows are used,
+            # the fewest batches are best.
+            return alike[-1 if self._deterministic else 0]
         rows = coming if self._deterministic else -(-coming // self._workers.count)
         self._batches.append(Batch(self._decoder.layout, capacity, min(rows, self._rows)))
         return self._batches[-1]
@@ -231,14 +233,14 @@ class Engine:
         for request in requests:
             context = request.context()
             known = self._blocks.longest(context)
-            marks = _marks(context, self._blocks.size)
+            marks = _marks(context, self._blocks)
             if len(marks) > len(known) and marks[len(known)] in seen:
                 later.append(request)
                 continue
             seen.update(marks)
             batch = self._place(request, len(requests))
             row = batch.join(request, torch.cat(known, dim=3) if known else None)
-            started.append((request, batch, self._parts(row, context, len(known) * self._blocks.size)))
+            started.append((request, batch, self._parts(row, context, sum(block.shape[3] for block in known))))
         self._extend(started)
         for request, batch, _ in started:
             context = request.context()
@@ -264,10 +266,10 @@ class Engine:
             self._decoder.extend(batch.lane, gathered)
 
 
-def _marks(tokens: list[int], size: int) -> list[int]:
-    """One number for each whole block of a sequence, which stands for all that has come up to its end."""
+def _marks(tokens: list[int], blocks: Blocks) -> list[int]:
+    """One number for each block of a sequence, which stands for all that has come up to its end."""
     marks, before = [], 0
-    for start in range(0, len(tokens) - size + 1, size):
-        before = hash((before, *tokens[start : start + size]))
+    for start in blocks.places(len(tokens)):
+        before = hash((before, *tokens[start : start + blocks.size]))
         marks.append(before)
     return marks

@@ -95,22 +95,30 @@ class Lane:
 
 
 class Blocks:
-    """Prefixes in blocks of `size` tokens. A block is known by its tokens and by the block before it."""
+    """Prefixes in blocks of `size` tokens. A block is known by its tokens and by the block before it.
 
-    def __init__(self, size: int) -> None:
+    With `tails`, what is left of a sequence after its whole blocks is kept too, for the very same sequence.
+    """
+
+    def __init__(self, size: int, tails: bool = False) -> None:
         self.size = size
+        self.tails = tails
         self._blocks: OrderedDict[tuple[int, tuple[int, ...]], tuple[int, Tensor]] = OrderedDict()
         self._made = 0
 
     @property
     def tokens(self) -> int:
-        """How many positions are kept."""
+        """How many positions are kept, a tail as a whole block."""
         return len(self._blocks) * self.size
+
+    def places(self, tokens: int) -> range:
+        """Where the blocks of a sequence of this length begin."""
+        return range(0, tokens if self.tails else tokens - self.size + 1, self.size)
 
     def longest(self, tokens: Sequence[int]) -> list[Tensor]:
         """The blocks that these tokens begin with."""
         found, keys, before = [], [], 0
-        for start in range(0, len(tokens) - self.size + 1, self.size):
+        for start in self.places(len(tokens)):
             key = (before, tuple(tokens[start : start + self.size]))
             if key not in self._blocks:
                 break
@@ -124,7 +132,7 @@ class Blocks:
     def add(self, tokens: Sequence[int], kv_L_2_K_T_D: Tensor) -> None:
         """Keep the whole blocks of a sequence."""
         before, keys = 0, []
-        for start in range(0, len(tokens) - self.size + 1, self.size):
+        for start in self.places(len(tokens)):
             key = (before, tuple(tokens[start : start + self.size]))
             if key not in self._blocks:
                 self._made += 1
