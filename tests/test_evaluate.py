@@ -299,6 +299,34 @@ def test_other_settings_are_refused_in_one_line(measure: Measure, complaint: str
     assert len(actor.asked) == 4 * asked
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"task": 7},
+        {"sample": "0"},
+        {"sample": True},
+        {"vote": -1},
+        {"solved": 1},
+        {"solved": "yes"},
+        {"tokens": 1.5},
+        {"seconds": float("nan")},
+        {"seconds": None},
+        {"fault": ["infra"]},
+        {"more": 0},
+    ],
+    ids=str,
+)
+def test_a_damaged_outcome_is_named_with_its_line(damage: dict[str, object], measure: Measure, tmp_path: Path) -> None:
+    measure(fixed("single", Actor(adds(1.0))))
+    file = min((tmp_path / "evaluation" / "outcomes").glob("*.jsonl"))
+    header, first, *others = file.read_text().splitlines()
+    file.write_text("\n".join([header, first, json.dumps(json.loads(others[0]) | damage), *others[1:], ""]))
+    before = file.read_bytes()
+    with pytest.raises(MetaAgentXError, match=r"line 3: this is no outcome, .*: remove it") as refused:
+        measure(fixed("single", Actor(adds(1.0))))
+    assert "\n" not in str(refused.value) and file.read_bytes() == before
+
+
 def test_what_the_machinery_spoils_is_left_out_and_tried_again_later(measure: Measure) -> None:
     away = True
 

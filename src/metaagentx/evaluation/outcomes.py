@@ -1,6 +1,7 @@
 """What came of one sample, and the files that keep it: one for each method and set, one outcome a line."""
 
 import hashlib
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -72,10 +73,12 @@ class Ledger:
             raise MetaAgentXError(
                 f"{self._path} has results with another {other[0]}: choose another directory, or remove that file"
             )
-        names = {field.name for field in fields(Outcome)}
         for number, line in enumerate(lines, start=2):
-            if set(line) != names:
-                raise MetaAgentXError(f"{self._path}, line {number}: this is no outcome, so the file is damaged")
+            if not _is_outcome(line):
+                raise MetaAgentXError(
+                    f"{self._path}, line {number}: this is no outcome, so the file is damaged: remove it, and the same "
+                    "command measures it again"
+                )
             outcome = Outcome(**line)  # type: ignore[arg-type]
             self.outcomes[outcome.task, outcome.sample, outcome.vote] = outcome
 
@@ -100,6 +103,16 @@ def held(directory: Path) -> Iterator[None]:
         yield
     finally:
         os.close(lock)
+
+
+def _is_outcome(line: Mapping[str, JSON]) -> bool:
+    """Whether every field is there and is what it should be; a number is never a truth value."""
+    kinds: Mapping[str, type] = {field.name: field.type for field in fields(Outcome)}  # type: ignore[misc]
+    if set(line) != set(kinds):
+        return False
+    numbers = [line[name] for name, kind in kinds.items() if kind in (int, float)]
+    fitting = all(type(line[name]) in ((int, float) if kind is float else (kind,)) for name, kind in kinds.items())
+    return fitting and all(isinstance(number, int | float) and 0 <= number < math.inf for number in numbers)
 
 
 def _slug(name: str) -> str:
