@@ -154,6 +154,22 @@ def test_prompts_that_begin_alike_are_read_once(monkeypatch: pytest.MonkeyPatch)
     assert sum(read) == 10
 
 
+def test_equal_prompts_are_read_once_in_the_deterministic_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(QWEN, deterministic=True)
+    read: list[int] = []
+    extend = engine._decoder.extend
+
+    def counting(lane: Any, parts: Sequence[Part]) -> None:
+        read.append(sum(len(part.tokens) for part in parts))
+        extend(lane, parts)
+
+    monkeypatch.setattr(engine._decoder, "extend", counting)
+    asks = [(words(90, 1), SamplingParams(8, seed=n)) for n in range(6)]
+    together = sample_all(engine, asks)
+    assert sum(read) == 89, "the last token is read by the first step"
+    assert [sample_all(Engine(QWEN, deterministic=True), [ask])[0] for ask in asks] == together
+
+
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from([False, True]))
 def test_draws_do_not_depend_on_who_else_is_there(seed: int, deterministic: bool) -> None:
