@@ -23,7 +23,7 @@ from metaagentx.config import load_config
 RECIPE = Path("recipes/tiny.toml")
 TASKS = 40
 DRAWS = 1000
-STEPS = 40
+STEPS = 36
 """Of a variant. The recipe has more."""
 WHOLE_RECIPE, COLD = "the recipe", "cold start"
 MARKS = ("<!-- compared -->\n", "<!-- end -->")
@@ -31,13 +31,13 @@ MARKS = ("<!-- compared -->\n", "<!-- end -->")
 
 def variants() -> dict[str, list[str]]:
     """What each changes in the recipe, at the recipe's own rates and epochs."""
-    executor, designer = load_config(RECIPE).stages
+    designer, executor = load_config(RECIPE).stages
     e, d = f"executor={executor.executor}", f"designer={designer.designer}"
     e_epochs, d_epochs = f"epochs={executor.epochs}", f"epochs={designer.epochs}"
     changed = {
         "stagewise": [],
         "joint": [f"stages=[{{steps=1, {e}, {d}, {e_epochs}}}]"],
-        "one-step alternation": [f"stages=[{{steps=1, {e}, {e_epochs}}}, {{steps=1, {d}, {d_epochs}}}]"],
+        "one-step alternation": [f"stages=[{{steps=1, {d}, {d_epochs}}}, {{steps=1, {e}, {e_epochs}}}]"],
         "executor only": [f"stages=[{{steps=1, {e}, {e_epochs}}}]"],
         "designer only": [f"stages=[{{steps=1, {d}, {d_epochs}}}]"],
         "6 designs x 2": ["rollout.designs=6", "rollout.executions=2"],

@@ -20,15 +20,15 @@ from .sft import SftOptions
 from .teacher import ProgrammedTeacher
 
 TAUGHT = (
-    "4*gym:products?min_digits=2&max_digits=2"
-    " + 4*gym:gcd?max_value=200"
-    " + 2*gym:spell_backward?min_word_len=3&max_word_len=4"
+    "6*gym:products?min_digits=2&max_digits=2"
+    " + 6*gym:lcm?min_value=10&max_value=99"
+    " + 4*gym:spell_backward?min_word_len=3&max_word_len=4"
     " + gym:number_sorting?min_numbers=3&max_numbers=3&min_decimals=0&max_decimals=0&min_value=0&max_value=9"
 )
 """What the teacher solves: the recipe's families, most of those that need most to be learnt."""
 PRESET = "micro"
 LEARNING = SftOptions(
-    steps=1100, rows_per_step=32, designer_share=0.2, learning_rate=3e-3, warmup_steps=10, checkpoint_every=200
+    steps=1600, rows_per_step=32, designer_share=0.15, learning_rate=3e-3, warmup_steps=10, checkpoint_every=200
 )
 
 
@@ -36,7 +36,7 @@ LEARNING = SftOptions(
 class Size:
     """How much of everything."""
 
-    taught: int = 3000
+    taught: int = 4400
     """Tasks for the teacher."""
     sft: SftOptions = LEARNING
     tested: int = 40
@@ -124,7 +124,7 @@ async def everything(
     say(f"Done in {(time.monotonic() - began) / 60:.1f} minutes. Try next:")
     say(f"  metaagentx eval {run.directory} --split test --limit 100 --samples 4 --out {root / 'more'}")
     say(
-        f"  metaagentx train {recipe} --run runs/joint --set 'stages=[{{steps=1, executor=2e-4, designer=2e-4}}]' "
+        f"  metaagentx train {recipe} --run runs/joint --set 'stages=[{{steps=1, executor=2e-4, designer=1e-4}}]' "
         f"--set 'model.path=\"{places.student}\"'"
     )
     say("  write a recipe for your own tasks: docs/tasks.md, docs/config.md")
@@ -133,8 +133,18 @@ async def everything(
 
 def summary(found: Evaluation, tested: int) -> list[str]:
     """What was learnt, in a few lines."""
-    rows = {row.method: row for row in found.overall.rows}
     lines = [f"Solved of {len(found.sets)} x {tested} unseen tasks, with 95 % intervals:"]
-    for name, row in rows.items():
-        lines.append(f"  {name:26} {row.average:6.1%}  ({row.low:.0%} to {row.high:.0%})")
+    for row in found.overall.rows:
+        lines.append(f"  {row.method:26} {row.average:6.1%}  ({row.low:.0%} to {row.high:.0%})")
+    if grid := found.overall.grid:
+        start = grid["old", "old"].average
+        for role, place in (("Designer", ("new", "old")), ("Executor", ("old", "new"))):
+            lines.append(
+                f"What the {role} has learnt is worth {grid[place].average - start:+.1%} with the other role as it was."
+            )
+    lines.append("The designs it writes now:")
+    for name, part in found.summaries.items():
+        shares = next(row.patterns for row in part.rows if row.method == found.against)
+        kinds = ", ".join(f"{share:.0%} {kind}" for kind, share in sorted(shares.items(), key=lambda kind: -kind[1]))
+        lines.append(f"  {name:26} {kinds}")
     return lines

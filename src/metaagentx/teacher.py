@@ -1,13 +1,15 @@
 r"""A programmed teacher for the embedded model: it plays both roles on a few families of reasoning-gym.
 
 It writes real scripts and real transcripts, through the same rollout as any teacher. It is imperfect on purpose, so
-that there is something left to learn: it picks designs at random, whatever the task; it computes in its head, and
-slips, where it has no tool; and with a tool it always uses it, though arithmetic is all that it knows to do with it.
+that there is something left to learn. It picks designs at random, whatever the task. It often forgets that
+it has a tool, and when it thinks of it, arithmetic is all that it knows to do with it. In its head it slips, and slips
+that were outvoted stay in what is learnt from. Sorting it knows.
 """
 
 import math
 import random
 import re
+import string
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +19,10 @@ from .errors import MetaAgentXError
 from .policy import PAPER_LOSS, Completion, Datum, LossName, LossOptions, Metrics, SamplingParams
 from .workflow.reply import DESIGN_REQUEST
 
-SLIPS = 0.3
+SLIPS = 0.4
 """How often it slips in its head."""
+FORGETS = 0.4
+"""How often it does not think of its tool."""
 
 _SINGLE = """from workflow import AgentNode, Workflow
 workflow = Workflow(name="single")
@@ -85,12 +89,12 @@ def _work(conversation: list[dict[str, str]], chance: random.Random) -> str:
     """An agent's reply: a tool call, a check, or an answer."""
     system, asked, last = conversation[0]["content"], conversation[1]["content"], conversation[-1]["content"]
     family, match = _family_of(asked)
-    if "You have tools:" in system and len(conversation) == 2:
+    if "You have tools:" in system and len(conversation) == 2 and chance.random() >= FORGETS:
         return f"```python\n{family.code(match)}\n```"
     answer = family.answer(match)
     if family.computed and len(conversation) > 2:
         answer = last.split("\n", 2)[1]
-    elif family.computed and chance.random() < SLIPS:
+    elif family.slips and chance.random() < SLIPS:
         answer = _slip(answer, chance)
     return _delivery(f"\\boxed{{{answer}}}")
 
@@ -100,8 +104,10 @@ def _delivery(text: str) -> str:
 
 
 def _slip(answer: str, chance: random.Random) -> str:
+    """One digit or letter of it is another one."""
     place = chance.randrange(len(answer))
-    return f"{answer[:place]}{chance.randrange(10)}{answer[place + 1 :]}" if answer[place].isdigit() else answer
+    others = string.digits if answer[place].isdigit() else string.ascii_lowercase
+    return f"{answer[:place]}{chance.choice(others)}{answer[place + 1 :]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +120,8 @@ class _Family:
     code: Callable[[re.Match[str]], str]
     computed: bool
     """Whether the code prints the answer."""
+    slips: bool
+    """Whether it slips where it has no result to copy."""
 
 
 def _family_of(question: str) -> tuple[_Family, re.Match[str]]:
@@ -135,13 +143,15 @@ _FAMILIES = (
         lambda match: str(int(match[1]) * int(match[2])),
         lambda match: f"print({match[1]} * {match[2]})",
         computed=True,
+        slips=True,
     ),
     _Family(
-        "divisor",
-        r"\(GCD\) of these numbers: (\d+), (\d+)\.",
-        lambda match: str(math.gcd(int(match[1]), int(match[2]))),
-        lambda match: f"import math\nprint(math.gcd({match[1]}, {match[2]}))",
+        "multiple",
+        r"\(LCM\) of these numbers: (\d+), (\d+)",
+        lambda match: str(math.lcm(int(match[1]), int(match[2]))),
+        lambda match: f"import math\nprint(math.lcm({match[1]}, {match[2]}))",
         computed=True,
+        slips=True,
     ),
     _Family(
         "spelling",
@@ -149,6 +159,7 @@ _FAMILIES = (
         lambda match: match[1][::-1],
         lambda match: f'print("{match[1]}")',
         computed=False,
+        slips=True,
     ),
     _Family(
         "sorting",
@@ -156,5 +167,6 @@ _FAMILIES = (
         _sorted,
         lambda match: f"print({match[2]})",
         computed=False,
+        slips=False,
     ),
 )
