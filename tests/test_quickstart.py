@@ -1,6 +1,10 @@
 """The quickstart's own path, small: from nothing to a report."""
 
 import asyncio
+import json
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -29,3 +33,41 @@ def test_everything_runs_goes_on_after_a_stop_and_gives_the_same_numbers(
     again = runner.run(everything(RECIPE, root, OVERRIDES, said.append, SMALL))
     assert (root / "run" / "metrics.jsonl").read_bytes() == before
     assert again.to_json() == found.to_json()
+
+
+PROGRAM = f"""
+import asyncio, sys
+from pathlib import Path
+from metaagentx.quickstart import Size, everything
+from metaagentx.sft import SftOptions
+asyncio.run(everything(Path({str(RECIPE)!r}), Path(sys.argv[1]), {OVERRIDES!r}, print, {SMALL!r}))
+"""
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment_it_goes_on_to_the_same_numbers(tmp_path: Path) -> None:
+    def start(root: Path) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen([sys.executable, "-c", PROGRAM, str(root)], stdout=subprocess.DEVNULL)
+
+    assert start(tmp_path / "whole").wait(timeout=300) == 0
+    for sign in ("teacher", "new", "sft", "student", "run/metrics.jsonl", "run/outcomes"):
+        process = start(tmp_path / "killed")
+        deadline = time.monotonic() + 300
+        while not (tmp_path / "killed" / sign).exists():
+            assert process.poll() is None and time.monotonic() < deadline, f"{sign} has not appeared"
+            time.sleep(0.01)
+        process.kill()
+        process.wait()
+    assert start(tmp_path / "killed").wait(timeout=300) == 0
+    for name in ("coldstart.jsonl", "student/model.safetensors", "run/checkpoints/000002/executor/model.safetensors"):
+        assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
+    assert _figures(tmp_path / "killed") == _figures(tmp_path / "whole")
+
+
+def _figures(root: Path) -> object:
+    """All that does not depend on the clock."""
+    found = json.loads((root / "run" / "evaluation.json").read_text())
+    rows = [[row["method"], row["average"], row["tokens"], row["calls"]] for row in found["overall"]["rows"]]
+    steps = [json.loads(line) for line in (root / "run" / "metrics.jsonl").read_text().splitlines()]
+    timed = ("seconds/", "engine/busy")
+    return rows, [{key: value for key, value in step.items() if not key.startswith(timed)} for step in steps]

@@ -242,9 +242,10 @@ class Engine:
             row = batch.join(request, torch.cat(known, dim=3) if known else None)
             started.append((request, batch, self._parts(row, context, sum(block.shape[3] for block in known))))
         self._extend(started)
-        for request, batch, _ in started:
-            context = request.context()
-            self._blocks.add(context, batch.read(request, len(context)))
+        for request, batch, parts in started:
+            if parts:  # otherwise all of it was known
+                context = request.context()
+                self._blocks.add(context, batch.read(request, len(context)))
         return later
 
     def _parts(self, row: int, context: list[int], start: int) -> list[Part]:
