@@ -334,6 +334,23 @@ def test_a_failing_step_reaches_those_who_wait_and_the_engine_goes_on(monkeypatc
     assert_right(QWEN, asks_of([4, 5]), sample_all(engine, asks_of([4, 5])))
 
 
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_a_failing_read_reaches_all_who_wait(deterministic: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(QWEN, compiled=False, deterministic=deterministic)
+
+    def fails(lane: Any, parts: Sequence[Part]) -> None:
+        raise RuntimeError("the read failed")
+
+    async def ask() -> list[Completion | BaseException]:
+        asks = [engine.sample(words(70, 1), SamplingParams(4, seed=n)) for n in range(6)]
+        return await asyncio.wait_for(asyncio.gather(*asks, return_exceptions=True), timeout=30)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(engine._decoder, "extend", fails)
+        assert [str(error) for error in asyncio.run(ask())] == ["the read failed"] * 6
+    assert all(isinstance(completion, Completion) for completion in asyncio.run(ask()))
+
+
 def test_loras_on_one_base_are_sampled_each_with_its_own() -> None:
     model = model_of("qwen3")
     designer = model.with_adapter("designer", LoraOptions(rank=2))

@@ -69,6 +69,7 @@ class Engine:
         self._blocks = Blocks(DETERMINISTIC_BLOCK if deterministic else BLOCK, tails=deterministic)
         self._batches: list[Batch] = []
         self._queue: deque[Request] = deque()
+        self._reading: list[Request] = []
         self._version = model.version
         self._unseeded: Counter[bytes] = Counter()
         self._lock = Lock()  # guards the next two, which callers touch too
@@ -145,12 +146,13 @@ class Engine:
 
     def _fail_all(self, error: Exception) -> None:
         with self._lock:
-            waiting = [*self._live(), *self._queue, *self._inbox]
+            waiting = {id(request): request for request in (*self._live(), *self._reading, *self._queue, *self._inbox)}
             self._inbox.clear()
         self._queue.clear()
+        self._reading.clear()
         self._batches.clear()
         self._blocks.clear()
-        for request in waiting:
+        for request in waiting.values():
             request.fail(error)
 
     def _live(self) -> list[Request]:
@@ -218,8 +220,9 @@ class Engine:
                 held += need
                 admitted.append(request)
         self._blocks.shrink(self._budget - held)
-        while admitted:
-            admitted = self._read(admitted)
+        self._reading = admitted
+        while self._reading:
+            self._reading = self._read(self._reading)
             self._blocks.shrink(self._budget - held)
 
     def _read(self, requests: list[Request]) -> list[Request]:

@@ -130,7 +130,7 @@ class Blocks:
         return found
 
     def add(self, tokens: Sequence[int], kv_L_2_K_T_D: Tensor) -> None:
-        """Keep the whole blocks of a sequence."""
+        """Keep the blocks of a sequence."""
         before, keys = 0, []
         for start in self.places(len(tokens)):
             key = (before, tuple(tokens[start : start + self.size]))
