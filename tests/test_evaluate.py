@@ -322,7 +322,7 @@ def test_a_damaged_outcome_is_named_with_its_line(damage: dict[str, object], mea
     header, first, *others = file.read_text().splitlines()
     file.write_text("\n".join([header, first, json.dumps(json.loads(others[0]) | damage), *others[1:], ""]))
     before = file.read_bytes()
-    with pytest.raises(MetaAgentXError, match=r"line 3: this is no outcome, .*: remove it") as refused:
+    with pytest.raises(MetaAgentXError, match=r"line 3: this is no outcome, .*: remove the line") as refused:
         measure(fixed("single", Actor(adds(1.0))))
     assert "\n" not in str(refused.value) and file.read_bytes() == before
 

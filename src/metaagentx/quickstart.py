@@ -16,6 +16,7 @@ from .evaluation.result import Evaluation
 from .report import write_report
 from .runs import Run
 from .session import Lesson, ask_teacher, teach_model, train
+from .settings import stages_of
 from .sft import SftOptions
 from .teacher import ProgrammedTeacher
 
@@ -111,7 +112,7 @@ async def everything(
     began = time.monotonic()
     say("1 of 4  cold start: a programmed teacher solves tasks, and a new small model learns from it")
     await cold_start(config, places, size)
-    say("2 of 4  reinforcement learning: Executor and Designer learn in turn from their own rollouts")
+    say("2 of 4  reinforcement learning: Designer and Executor learn in turn from their own rollouts")
     run = await reinforce(config, places)
     say("3 of 4  evaluation: the same unseen tasks and the same seeds for every method")
     found = await measure(places, size.tested)
@@ -123,8 +124,9 @@ async def everything(
     say(f"Report: {page}")
     say(f"Done in {(time.monotonic() - began) / 60:.1f} minutes. Try next:")
     say(f"  metaagentx eval {run.directory} --split test --limit 100 --samples 4 --out {root / 'more'}")
+    rates = ", ".join(f"{role}={rate:g}" for stage in stages_of(config) for role, rate in stage.learning_rates.items())
     say(
-        f"  metaagentx train {recipe} --run runs/joint --set 'stages=[{{steps=1, executor=2e-4, designer=1e-4}}]' "
+        f"  metaagentx train {recipe} --run runs/joint --set 'stages=[{{steps=1, {rates}, epochs=3}}]' "
         f"--set 'model.path=\"{places.student}\"'"
     )
     say("  write a recipe for your own tasks: docs/tasks.md, docs/config.md")

@@ -86,7 +86,7 @@ def design(question: str, chance: random.Random) -> str:
 
 
 def _work(conversation: list[dict[str, str]], chance: random.Random) -> str:
-    """An agent's reply: a tool call, a check, or an answer."""
+    """An agent's reply: a tool call or an answer."""
     system, asked, last = conversation[0]["content"], conversation[1]["content"], conversation[-1]["content"]
     family, match = _family_of(asked)
     if "You have tools:" in system and len(conversation) == 2 and chance.random() >= FORGETS:
@@ -104,7 +104,7 @@ def _delivery(text: str) -> str:
 
 
 def _slip(answer: str, chance: random.Random) -> str:
-    """One digit or letter of it is another one."""
+    """One digit or letter of it drawn anew: sometimes it is the same."""
     place = chance.randrange(len(answer))
     others = string.digits if answer[place].isdigit() else string.ascii_lowercase
     return f"{answer[:place]}{chance.choice(others)}{answer[place + 1 :]}"

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metaagentx.backends.local import decoder
+from metaagentx.backends.local.batches import Batch
 from metaagentx.backends.local.decoder import Part, is_plain
 from metaagentx.backends.local.engine import Engine
 from metaagentx.backends.local.generic import GenericDecoder
@@ -410,20 +411,31 @@ def test_our_decoder_and_that_of_transformers_agree(monkeypatch: pytest.MonkeyPa
     assert [c.tokens for c in theirs] == [c.tokens for c in ours]
 
 
+@pytest.mark.parametrize(("deterministic", "chosen"), [(True, 3), (False, 1)])
+def test_batches_are_filled_or_kept_even(deterministic: bool, chosen: int) -> None:
+    engine = Engine(QWEN, compiled=False, deterministic=deterministic, deterministic_rows=4)
+    for count in (1, 3, 4):
+        engine._batches.append(Batch(engine._decoder.layout, 128, 4))
+        for number in range(count):
+            engine._batches[-1].join(engine._request(words(9, number), SamplingParams(2)), None)
+    assert len(engine._place(engine._request(words(9, 7), SamplingParams(2)), 1).requests) == chosen
+
+
 @settings(deadline=None)
-@given(st.lists(st.lists(st.integers(0, 1), max_size=9), max_size=12), st.integers(0, 20))
-def test_blocks_keep_the_longest_beginnings_within_bounds(sequences: list[list[int]], room: int) -> None:
-    blocks = Blocks(2)
+@given(st.lists(st.lists(st.integers(0, 1), max_size=9), max_size=12), st.integers(0, 20), st.booleans())
+def test_blocks_keep_the_longest_beginnings_within_bounds(sequences: list[list[int]], room: int, tails: bool) -> None:
+    blocks = Blocks(2, tails)
     for tokens in sequences:
+        count = (len(tokens) + tails) // 2
         kv = torch.tensor(tokens, dtype=torch.float32).view(1, 1, 1, -1, 1)
         blocks.add(tokens, kv)
         found = blocks.longest(tokens)
-        assert len(found) == len(tokens) // 2
+        assert len(found) == count
         assert [int(n) for block in found for n in block.flatten()] == tokens[: 2 * len(found)]
         blocks.shrink(room)
         assert blocks.tokens <= room
         kept = blocks.longest(tokens)
-        assert 2 * len(kept) == min(2 * (len(tokens) // 2), room // 2 * 2)
+        assert len(kept) == min(count, room // 2)
 
 
 @pytest.mark.slow

@@ -76,8 +76,8 @@ class Ledger:
         for number, line in enumerate(lines, start=2):
             if not _is_outcome(line):
                 raise MetaAgentXError(
-                    f"{self._path}, line {number}: this is no outcome, so the file is damaged: remove it, and the same "
-                    "command measures it again"
+                    f"{self._path}, line {number}: this is no outcome, so the file is damaged: remove the line, and "
+                    "the same command measures it again"
                 )
             outcome = Outcome(**line)  # type: ignore[arg-type]
             self.outcomes[outcome.task, outcome.sample, outcome.vote] = outcome
