@@ -1,9 +1,9 @@
-"""Variants of the algorithm from the same cold starts: python -m benchmarks.compare [--seeds 3] [--jobs 2] [--dir DIR].
+"""Variants of the algorithm from the same cold starts: python -m benchmarks.compare [--help].
 
 For each seed one cold start (the quickstart's), and from it recipes/tiny.toml as it stands, with all methods of the
 quickstart's evaluation; then the variants, all with the same number of steps and of executions a step, and what their
 last checkpoints solve of the same unseen tasks, 40 of each family. Stopped, the same command goes on. Writes results.md
-and curves.svg; `--write docs` puts tables and curves into docs/results.md and docs/results.svg.
+and curves.svg; `--write docs` puts the tables into docs/results.md and the curves into docs/results.svg.
 """
 
 import argparse
@@ -19,6 +19,9 @@ from statistics import fmean
 from typing import Any
 
 from metaagentx.config import load_config
+from metaagentx.errors import MetaAgentXError
+from metaagentx.quickstart import PRESET, TAUGHT, WHOLE, same_settings
+from metaagentx.runs.files import write_whole
 
 RECIPE = Path("recipes/tiny.toml")
 TASKS = 40
@@ -30,16 +33,19 @@ MARKS = ("<!-- compared -->\n", "<!-- end -->")
 
 
 def variants() -> dict[str, list[str]]:
-    """What each changes in the recipe, at the recipe's own rates and epochs."""
-    designer, executor = load_config(RECIPE).stages
-    e, d = f"executor={executor.executor}", f"designer={designer.designer}"
-    e_epochs, d_epochs = f"epochs={executor.epochs}", f"epochs={designer.epochs}"
+    """What each changes in the recipe, at the recipe's own rates and epochs; joint, at the Executor's epochs."""
+    stages = load_config(RECIPE).stages
+    executor = next(stage for stage in stages if stage.executor is not None)
+    designer = next(stage for stage in stages if stage.designer is not None)
+    executors, designers = f"executor={executor.executor}", f"designer={designer.designer}"
+    executor_stage = f"{{steps=1, {executors}, epochs={executor.epochs}}}"
+    designer_stage = f"{{steps=1, {designers}, epochs={designer.epochs}}}"
     changed = {
         "stagewise": [],
-        "joint": [f"stages=[{{steps=1, {e}, {d}, {e_epochs}}}]"],
-        "one-step alternation": [f"stages=[{{steps=1, {d}, {d_epochs}}}, {{steps=1, {e}, {e_epochs}}}]"],
-        "executor only": [f"stages=[{{steps=1, {e}, {e_epochs}}}]"],
-        "designer only": [f"stages=[{{steps=1, {d}, {d_epochs}}}]"],
+        "joint": [f"stages=[{{steps=1, {executors}, {designers}, epochs={executor.epochs}}}]"],
+        "one-step alternation": [f"stages=[{designer_stage}, {executor_stage}]"],
+        "executor only": [f"stages=[{executor_stage}]"],
+        "designer only": [f"stages=[{designer_stage}]"],
         "6 designs x 2": ["rollout.designs=6", "rollout.executions=2"],
         "12 designs x 1": ["rollout.designs=12", "rollout.executions=1", 'credit.executor_peers="task"'],
         "executor peers: task": ['credit.executor_peers="task"'],
@@ -68,7 +74,7 @@ async def one(name: str, seed: int, root: Path) -> None:
     """Train and test one variant, or only make the cold start."""
     from metaagentx.config import to_toml
     from metaagentx.evaluation.request import Request, evaluate_run
-    from metaagentx.quickstart import WHOLE, Places, cold_start
+    from metaagentx.quickstart import Places, cold_start
     from metaagentx.runs import Run
     from metaagentx.session import train
 
@@ -88,51 +94,54 @@ async def one(name: str, seed: int, root: Path) -> None:
     found = (await evaluate_run(request)).found
     rows = {part: {row.method: row.average for row in found.summaries[part].rows} for part in found.sets}
     results = [
-        {"variant": name, "seed": seed, "method": m, "solved": {part: rows[part][m] for part in found.sets}}
-        for m in found.methods
+        {"variant": name, "seed": seed, "method": method, "solved": {part: rows[part][method] for part in found.sets}}
+        for method in found.methods
     ]
-    _write(root / "results" / f"{seed}-{_file(name)}.json", json.dumps(results))
+    _write(_result_file(root, name, seed), json.dumps(results))
 
 
 def _file(name: str) -> str:
     return name.replace(" ", "-").replace(":", "")
 
 
+def _result_file(root: Path, name: str, seed: int) -> Path:
+    return root / "results" / f"{seed}-{_file(name)}.json"
+
+
 def _write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(path.name + ".unfinished")
-    unfinished.write_text(text)
-    unfinished.rename(path)
+    write_whole(path, text.encode())
 
 
-async def every(seeds: int, jobs: int, root: Path) -> None:
-    """All of them, a few at a time, each in a process of its own."""
-    places = asyncio.Semaphore(jobs)
+async def every(seeds: int, jobs: int, root: Path) -> list[str]:
+    """All of them, a few at a time, each in a process of its own. What failed."""
+    at_once = asyncio.Semaphore(jobs)
+    failed: list[str] = []
     (root / "logs").mkdir(parents=True, exist_ok=True)
 
-    async def run(name: str, seed: int) -> None:
-        if (root / "results" / f"{seed}-{_file(name)}.json").exists():
+    async def run(name: str, seed: int, made: Path) -> None:
+        if made.exists():
             return
-        async with places:
+        async with at_once:
             print(f"seed {seed}: {name}", flush=True)
             command = [sys.executable, "-m", "benchmarks.compare", "--dir", str(root), "--one", name, str(seed)]
             log = root / "logs" / f"{seed}-{_file(name)}.txt"
             with log.open("a") as file:
                 process = await asyncio.create_subprocess_exec(*command, stdout=file, stderr=subprocess.STDOUT)
                 if await process.wait():
-                    print(f"seed {seed}: {name} failed, see {log}", flush=True)
+                    failed.append(f"seed {seed}: {name} failed, see {log}")
 
-    await asyncio.gather(*(run(COLD, seed) for seed in range(seeds)))
-    missing = [seed for seed in range(seeds) if not (root / f"seed-{seed}" / "student").exists()]
-    if missing:
-        sys.exit(f"no cold start for seeds {missing}: see {root / 'logs'}, mend it, and run the same command again")
-    await asyncio.gather(*(run(name, seed) for name in variants() for seed in range(seeds)))
+    await asyncio.gather(*(run(COLD, seed, root / f"seed-{seed}" / "student") for seed in range(seeds)))
+    if not failed:
+        kinds = [(name, seed) for name in variants() for seed in range(seeds)]
+        await asyncio.gather(*(run(name, seed, _result_file(root, name, seed)) for name, seed in kinds))
+    return failed
 
 
-def read_results(root: Path) -> list[Result]:
-    """What there is so far."""
-    files = sorted((root / "results").glob("*.json"))
-    return [Result(**row) for file in files for row in json.loads(file.read_text())]
+def read_results(root: Path, seeds: int) -> list[Result]:
+    """What there is of these seeds."""
+    files = [_result_file(root, name, seed) for name in variants() for seed in range(seeds)]
+    return [Result(**row) for file in files if file.exists() for row in json.loads(file.read_text())]
 
 
 def tables(found: Sequence[Result]) -> str:
@@ -166,7 +175,10 @@ def _table(heading: str, groups: Mapping[str, Sequence[Result]]) -> str:
 
 
 def interval(group: Sequence[Result]) -> tuple[float, float]:
-    """Of the mean, in per cent: seeds are drawn again, and of each of them the tasks of every family."""
+    """Of the mean, in per cent: seeds are drawn again, and of each of them the tasks of every family.
+
+    The tasks are the same for all seeds, which this does not know: it is a little too narrow.
+    """
     chance = random.Random(0)
 
     def again(share: float) -> float:
@@ -202,15 +214,16 @@ def curves(root: Path) -> str:
 
 
 def _solved(root: Path, name: str) -> list[tuple[float, float]]:
-    runs: list[list[dict[str, Any]]] = [
-        [json.loads(line) for line in file.read_text().splitlines()]
-        for file in sorted(root.glob(f"seed-*/{_file(name)}/metrics.jsonl"))
+    from metaagentx.runs import Run
+
+    runs: list[list[Any]] = [
+        list(Run.open(file.parent).metrics()) for file in sorted(root.glob(f"seed-*/{_file(name)}/run.json"))
     ]
-    return [(float(rows[0]["step"]), fmean(row["solved"] for row in rows)) for rows in zip(*runs, strict=False)]
+    return [(float(rows[0]["step"]), fmean(row["solved"] for row in rows)) for rows in zip(*runs, strict=True)]
 
 
 def write_docs(docs: Path, text: str, picture: str) -> None:
-    """Table and curves between the marks of docs/results.md."""
+    """The tables between the marks of docs/results.md, the curves beside it."""
     page = docs / "results.md"
     before, rest = page.read_text().split(MARKS[0], 1)
     _write(page, f"{before}{MARKS[0]}{text}{MARKS[1]}{rest.split(MARKS[1], 1)[1]}")
@@ -220,17 +233,26 @@ def write_docs(docs: Path, text: str, picture: str) -> None:
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--dir", type=Path, default=Path("runs/compare"))
-    parser.add_argument("--one", nargs=2, metavar=("VARIANT", "SEED"), help="only this one")
-    parser.add_argument("--write", type=Path, metavar="DOCS", help="where results.md stands")
+    parser.add_argument("--seeds", type=int, default=3, help="how many, from 0 on (3)")
+    parser.add_argument("--jobs", type=int, default=2, help="how many trainings at once (2)")
+    parser.add_argument("--dir", type=Path, default=Path("runs/compare"), help="where everything goes (runs/compare)")
+    parser.add_argument("--write", type=Path, metavar="DOCS", help="where results.md stands, such as docs")
+    parser.add_argument("--one", nargs=2, metavar=("NAME", "SEED"), help=f"only {COLD}, {', '.join(variants())}")
     given = parser.parse_args()
+    try:
+        settings = {"recipe": RECIPE.read_text(), "cold start": [TAUGHT, PRESET, WHOLE], "variants": variants()}
+        same_settings(given.dir / "settings.json", {**settings, "tasks": TASKS})
+    except MetaAgentXError as error:
+        sys.exit(str(error))
     if given.one:
+        if given.one[0] not in (COLD, *variants()):
+            parser.error(f"there is no {given.one[0]}")
         asyncio.run(one(given.one[0], int(given.one[1]), given.dir))
         return
-    asyncio.run(every(given.seeds, given.jobs, given.dir))
-    text, picture = tables(read_results(given.dir)), curves(given.dir)
+    failed = asyncio.run(every(given.seeds, given.jobs, given.dir))
+    if failed:
+        sys.exit("\n".join([*failed, "mend it, and the same command does what is missing"]))
+    text, picture = tables(read_results(given.dir, given.seeds)), curves(given.dir)
     _write(given.dir / "results.md", text)
     _write(given.dir / "curves.svg", picture)
     if given.write:

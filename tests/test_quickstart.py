@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from metaagentx.errors import MetaAgentXError
 from metaagentx.quickstart import Size, everything
 from metaagentx.runs import Run
 from metaagentx.sft import SftOptions
@@ -34,6 +35,11 @@ def test_everything_runs_goes_on_after_a_stop_and_gives_the_same_numbers(
     again = runner.run(everything(RECIPE, root, OVERRIDES, said.append, SMALL))
     assert (root / "run" / "metrics.jsonl").read_bytes() == before
     assert again.to_json() == found.to_json()
+    with pytest.raises(MetaAgentXError, match="was made with another seed: remove it, or choose another"):
+        runner.run(everything(RECIPE, root, [*OVERRIDES, "seed=1"], said.append, SMALL))
+    (root / "settings.json").write_text("[")
+    with pytest.raises(MetaAgentXError, match=r"settings\.json is damaged: remove"):
+        runner.run(everything(RECIPE, root, OVERRIDES, said.append, SMALL))
 
 
 PROGRAM = f"""

@@ -4,17 +4,20 @@ Every part is finished whole before the next begins and is not done again when i
 on where it was stopped. The same seed gives the same numbers.
 """
 
+import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .coldstart import read_rows, write_rows
 from .config import Config, load_config, to_toml
+from .errors import MetaAgentXError
 from .evaluation.request import Request, evaluate_run
 from .evaluation.result import Evaluation
 from .report import write_report
 from .runs import Run
+from .runs.files import write_whole
 from .session import Lesson, ask_teacher, teach_model, train
 from .settings import stages_of
 from .sft import SftOptions
@@ -54,6 +57,11 @@ class Places:
     root: Path
 
     @property
+    def settings(self) -> Path:
+        """What all of it is made with."""
+        return self.root / "settings.json"
+
+    @property
     def rows(self) -> Path:
         """What the teacher taught."""
         return self.root / "coldstart.jsonl"
@@ -67,6 +75,26 @@ class Places:
     def run(self) -> Path:
         """The training run."""
         return self.root / "run"
+
+
+def same_settings(place: Path, settings: Mapping[str, object]) -> None:
+    """Write down what a directory is made with, or refuse to go on there with anything else."""
+    wanted = json.loads(json.dumps(settings, default=str))
+    if not place.exists():
+        place.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(place, (json.dumps(wanted, indent=1) + "\n").encode())
+        return
+    try:
+        written = json.loads(place.read_bytes())
+    except ValueError:
+        written = None
+    if not isinstance(written, dict):
+        raise MetaAgentXError(f"{place} is damaged: remove {place.parent}, or choose another directory with --dir")
+    other = [name for name in {**wanted, **written} if wanted.get(name) != written.get(name)]
+    if other:
+        raise MetaAgentXError(
+            f"{place.parent} was made with another {other[0]}: remove it, or choose another directory with --dir"
+        )
 
 
 async def cold_start(config: Config, places: Places, size: Size) -> None:
@@ -109,6 +137,7 @@ async def everything(
     """All parts, one after the other, and what came of them."""
     places = Places(root)
     config = load_config(recipe, [*overrides, f'model.path="{places.student}"'])
+    same_settings(places.settings, {"cold start": [TAUGHT, PRESET, size], **config.model_dump(mode="json")})
     began = time.monotonic()
     say("1 of 4  cold start: a programmed teacher solves tasks, and a new small model learns from it")
     await cold_start(config, places, size)
