@@ -170,9 +170,8 @@ def summary(found: Evaluation, tested: int) -> list[str]:
     if grid := found.overall.grid:
         start = grid["old", "old"].average
         for role, place in (("Designer", ("new", "old")), ("Executor", ("old", "new"))):
-            lines.append(
-                f"What the {role} has learnt is worth {grid[place].average - start:+.1%} with the other role as it was."
-            )
+            points = f"{100 * (grid[place].average - start):+.1f} points"
+            lines.append(f"What the {role} has learnt is worth {points} with the other role as it was.")
     lines.append("The designs it writes now:")
     for name, part in found.summaries.items():
         shares = next(row.patterns for row in part.rows if row.method == found.against)
