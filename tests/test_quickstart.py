@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shlex
 import subprocess
 import sys
 import time
@@ -30,11 +31,13 @@ def test_everything_runs_goes_on_after_a_stop_and_gives_the_same_numbers(
     assert (root / "run" / "report.html").read_text().startswith("<!")
     for words in ("Report: ", "Try next", "the Designer has", "the Executor has", " points with", "The designs"):
         assert any(words in line for line in said), words
+    (again,) = [line for line in said if "metaagentx eval" in line]
+    assert shlex.split(again)[2] == str(root / "run"), "the command can be copied"
     assert {"metaagentx", "cold start", "single agent", "self-consistency"} <= set(found.methods)
     before = (root / "run" / "metrics.jsonl").read_bytes()
-    again = runner.run(everything(RECIPE, root, OVERRIDES, said.append, SMALL))
+    repeated = runner.run(everything(RECIPE, root, OVERRIDES, said.append, SMALL))
     assert (root / "run" / "metrics.jsonl").read_bytes() == before
-    assert again.to_json() == found.to_json()
+    assert repeated.to_json() == found.to_json()
     with pytest.raises(MetaAgentXError, match="was made with another seed: remove it, or choose another"):
         runner.run(everything(RECIPE, root, [*OVERRIDES, "seed=1"], said.append, SMALL))
     (root / "settings.json").write_text("[")

@@ -5,6 +5,7 @@ on where it was stopped. The same seed gives the same numbers.
 """
 
 import json
+import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -152,12 +153,12 @@ async def everything(
         say(line)
     say(f"Report: {page}")
     say(f"Done in {(time.monotonic() - began) / 60:.1f} minutes. Try next:")
-    say(f"  metaagentx eval {run.directory} --split test --limit 100 --samples 4 --out {root / 'more'}")
     rates = ", ".join(f"{role}={rate:g}" for stage in stages_of(config) for role, rate in stage.learning_rates.items())
-    say(
-        f"  metaagentx train {recipe} --run runs/joint --set 'stages=[{{steps=1, {rates}, epochs=3}}]' "
-        f"--set 'model.path=\"{places.student}\"'"
-    )
+    evaluation = ["eval", run.directory, "--split", "test", "--limit", 100, "--samples", 4, "--out", root / "more"]
+    stages = f"stages=[{{steps=1, {rates}, epochs=3}}]"
+    joint = ["train", recipe, "--run", "runs/joint", "--set", f'model.path="{places.student}"', "--set", stages]
+    for words in (evaluation, joint):
+        say(f"  metaagentx {shlex.join(map(str, words))}")
     say("  write a recipe for your own tasks: docs/tasks.md, docs/config.md")
     return found
 
