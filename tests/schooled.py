@@ -14,6 +14,7 @@ import pytest
 import metaagentx.backends.local.threads  # noqa: F401  before torch
 
 # isort: split
+from metaagentx.backends.local.build import use_threads
 from metaagentx.backends.local.model import load_model
 from metaagentx.backends.local.policy import LocalPolicy
 from metaagentx.backends.local.presets import new_model
@@ -53,6 +54,7 @@ def school(path: Path, scripts: Sequence[str] = (THINK, GUESS)) -> Path:
     new_model(path.with_name(f"{path.name}-new"), "nano", seed=1, texts=texts)
     policy = LocalPolicy(load_model(path.with_name(f"{path.name}-new"), device="cpu"), "pupil")
     data = [row_datum(policy, row) for row in rows]
+    policy.model.submit(lambda: use_threads(1)).result()  # more of them add up in another order: another pupil
 
     async def learn() -> None:
         for step in range(LESSONS):

@@ -21,7 +21,7 @@ from tests.growing import Actor, resources
 from tests.schooled import school_once, write_recipe
 from tests.training import train
 
-STEPS, STAGE = 12, 4
+STEPS, STAGE = 20, 4
 STAGES = f"{{ steps = {STAGE}, designer = 1.5e-3 }}, {{ steps = {STAGE}, executor = 1.5e-3 }}"
 
 
@@ -64,7 +64,7 @@ def test_the_reward_of_both_roles_rises(
     risen = {role: fmean(found[-4:]) - fmean(found[:2]) for role, found in rewards.items()}
     chosen = thinking(run.rollouts(STAGE)) - thinking(run.rollouts(0))  # the Executor has not learnt anything yet
     if sign > 0:
-        assert all(rise > 0.2 for rise in risen.values()), risen
+        assert all(rise > 0.3 for rise in risen.values()), risen
         assert chosen > 0.2
     else:
         assert all(rise < -0.2 for rise in risen.values()), risen

@@ -137,8 +137,8 @@ def test_a_long_common_beginning_is_attended_to_once_for_all_rows(
     assert min(used) == 149, "while the shortest is there, its last token is still to be read"
 
 
-def test_prompts_that_begin_alike_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = Engine(QWEN, compiled=False)
+def tokens_read(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many tokens each pass over prompts reads from now on."""
     read: list[int] = []
     extend = engine._decoder.extend
 
@@ -147,6 +147,12 @@ def test_prompts_that_begin_alike_are_read_once(monkeypatch: pytest.MonkeyPatch)
         extend(lane, parts)
 
     monkeypatch.setattr(engine._decoder, "extend", counting)
+    return read
+
+
+def test_prompts_that_begin_alike_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(QWEN, compiled=False)
+    read = tokens_read(engine, monkeypatch)
     base = words(161, 1)
     sample_all(engine, [(base, SamplingParams(3, seed=n)) for n in range(8)])
     assert sum(read) == 160
@@ -157,14 +163,7 @@ def test_prompts_that_begin_alike_are_read_once(monkeypatch: pytest.MonkeyPatch)
 
 def test_equal_prompts_are_read_once_in_the_deterministic_mode(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine(QWEN, deterministic=True)
-    read: list[int] = []
-    extend = engine._decoder.extend
-
-    def counting(lane: Any, parts: Sequence[Part]) -> None:
-        read.append(sum(len(part.tokens) for part in parts))
-        extend(lane, parts)
-
-    monkeypatch.setattr(engine._decoder, "extend", counting)
+    read = tokens_read(engine, monkeypatch)
     asks = [(words(90, 1), SamplingParams(8, seed=n)) for n in range(6)]
     together = sample_all(engine, asks)
     assert sum(read) == 89, "the last token is read by the first step"
