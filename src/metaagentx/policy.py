@@ -77,6 +77,8 @@ class LossOptions:
     """Weight of the KL divergence to the reference."""
     truncate_ratio: float | None = None
     """Truncated importance sampling: when another engine sampled, weigh tokens by min(ratio to it, this)."""
+    temperature: float = 1.0
+    """With which the data were sampled: a ratio compares probabilities at one temperature, or it means nothing."""
 
 
 PAPER_LOSS = LossOptions()
@@ -139,8 +141,8 @@ class ComparesGradients(Protocol):
 class GivesLogprobs(Protocol):
     """A policy that can serve as the reference of a KL term."""
 
-    async def logprobs(self, data: Sequence[Datum]) -> list[list[float]]:
-        """The log-probability of each token that has a weight; 0 for the others."""
+    async def logprobs(self, data: Sequence[Datum], temperature: float = 1.0) -> list[list[float]]:
+        """The log-probability at this temperature of each token that has a weight; 0 for the others."""
 
 
 @runtime_checkable

@@ -88,7 +88,7 @@ class Trainer:
         return found
 
     async def _update_once(self, rollouts: Sequence[Rollout], rates: Mapping[Role, float]) -> dict[str, float]:
-        options, found = self.config.loss.options(), dict[str, float]()
+        options, found = self.config.loss.options(self.config.rollout.temperature), dict[str, float]()
         for role in rates:
             data = await self._with_reference(role, data_for(role, rollouts), options)
             if data:
@@ -111,7 +111,7 @@ class Trainer:
     async def _with_reference(self, role: Role, data: list[Datum], options: LossOptions) -> list[Datum]:
         if not options.kl or self.references is None or not data:
             return data
-        found = await self.references[role].logprobs(data)
+        found = await self.references[role].logprobs(data, options.temperature)
         return [replace(datum, reference_logprobs=tuple(values)) for datum, values in zip(data, found, strict=True)]
 
     def _work(self) -> Mapping[str, float]:

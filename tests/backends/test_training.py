@@ -23,7 +23,7 @@ from metaagentx.backends.local.policy import LocalPolicy
 from metaagentx.backends.local.presets import new_model
 from metaagentx.backends.local.training import Learner, TrainingOptions
 from metaagentx.errors import MetaAgentXError
-from metaagentx.policy import Completion, Datum, LossOptions, SamplingParams
+from metaagentx.policy import Completion, Datum, LossOptions, Metrics, SamplingParams
 
 PROMPT = [{"role": "user", "content": "Say something."}]
 
@@ -113,22 +113,31 @@ def test_two_runs_give_the_same_bits_and_so_does_one_that_was_stopped(
     assert runner.run(run(True)) == first
 
 
-def test_sampled_logprobs_equal_the_training_pass(tiny: Path, runner: asyncio.Runner) -> None:
+@pytest.mark.parametrize("temperature", [1.0, 0.7, 1.5])
+def test_sampled_logprobs_equal_the_training_pass(tiny: Path, runner: asyncio.Runner, temperature: float) -> None:
+    """At any temperature, so that before the first update every ratio is 1."""
     policy = LocalPolicy(load_model(tiny), "executor")
     prompt = policy.tokenizer.encode_chat(PROMPT)
 
-    async def compare() -> float:
+    async def compare() -> tuple[float, Metrics]:
         await supervise(policy, 3)
-        requests = [SamplingParams(max_tokens=4 + index, seed=index) for index in range(12)]
+        requests = [SamplingParams(4 + index, temperature, seed=index) for index in range(12)]
         replies = await asyncio.gather(*(policy.sample(prompt, request) for request in requests))
-        found = await policy.logprobs([learn_from(prompt, reply, 1.0) for reply in replies])
-        return max(
+        data = [learn_from(prompt, reply, 1.0) for reply in replies]
+        found = await policy.logprobs(data, temperature)
+        furthest = max(
             abs(left - right)
             for reply, values in zip(replies, found, strict=True)
             for left, right in zip(reply.logprobs, values[len(prompt) :], strict=True)
         )
+        return furthest, await policy.forward_backward(
+            data, "importance_sampling", LossOptions(temperature=temperature)
+        )
 
-    assert runner.run(compare()) <= 1e-4
+    furthest, metrics = runner.run(compare())
+    assert furthest <= 1e-4
+    assert metrics["ratio"] == pytest.approx(1, abs=1e-4)
+    assert metrics["clip_share"] == 0
 
 
 def test_a_role_that_does_not_learn_leaves_no_trace_on_shared_weights(tiny: Path, runner: asyncio.Runner) -> None:

@@ -10,7 +10,7 @@ import pytest
 from reasoning_gym.factory import DATASETS, create_dataset
 
 from metaagentx.tasks import TaskError, load
-from metaagentx.tasks.gym import REFUSED, generators, split_of
+from metaagentx.tasks.gym import REFUSED, SLOW_TO_MAKE, generators, split_of
 from metaagentx.tasks.taskset import TaskSet
 from metaagentx.types import JSON, GymEntry, Task
 
@@ -106,6 +106,16 @@ def test_any_index_and_any_order_and_no_end() -> None:
         len(tasks)
     with pytest.raises(IndexError):
         tasks[-1]
+
+
+@pytest.mark.parametrize("generator", sorted(SLOW_TO_MAKE))
+def test_made_once_for_all_blocks_the_tasks_are_the_same(generator: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    places = (0, 5, 200, 70, 10**6)
+    once = load(f"gym:{generator}", "train")
+    found = [(once[place].question, gold(once[place])) for place in places]
+    monkeypatch.setattr("metaagentx.tasks.gym.SLOW_TO_MAKE", frozenset())
+    each = load(f"gym:{generator}", "train")
+    assert found == [(each[place].question, gold(each[place])) for place in places]
 
 
 def test_another_seed_gives_other_tasks() -> None:

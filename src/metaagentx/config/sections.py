@@ -150,9 +150,9 @@ class LossConfig(Section):
     truncate_ratio: Positive | None = PAPER_LOSS.truncate_ratio
     """Truncated importance sampling: when another engine sampled, weigh tokens by min(ratio to it, this)."""
 
-    def options(self) -> LossOptions:
-        """As a backend takes them."""
-        return LossOptions(**self.model_dump())
+    def options(self, temperature: float = 1.0) -> LossOptions:
+        """As a backend takes them, for data sampled at this temperature."""
+        return LossOptions(**self.model_dump(), temperature=temperature)
 
 
 class OptimizerConfig(Section):

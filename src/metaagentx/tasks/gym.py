@@ -5,6 +5,7 @@ belongs to train, validation or test by a hash of its text, so the splits have n
 generator's world is. Settings are the generator's own configuration fields; `level` sets them all along its curriculum.
 """
 
+import copy
 import dataclasses
 import json
 from collections.abc import Mapping
@@ -45,6 +46,8 @@ REFUSED = {
     "word_ladder": _UNSTABLE,
 }
 """Measured on reasoning-gym 0.1.25; tests/tasks/test_task_gym.py measures the others."""
+SLOW_TO_MAKE = frozenset({"figlet_font", "group_anagrams", "spell_backward"})
+"""Made once for all blocks: they read long lists each time they are made, and a task is its seed's and index's alone."""
 
 
 def gym_tasks(generator: str, split: str, settings: Mapping[str, str]) -> TaskSet:
@@ -92,6 +95,7 @@ class _Blocks:
     def __init__(self, generator: str, config: Mapping[str, JSON], seed: int) -> None:
         self._generator, self._config, self._seed = generator, config, seed
         self._block = lru_cache(maxsize=16)(self._make_block)
+        self._made: Any = None
 
     def entry(self, index: int, attempt: int) -> dict[str, JSON]:
         """As plain JSON, which is what graders and run directories see."""
@@ -108,7 +112,14 @@ class _Blocks:
 
         start = int(digest(self._generator, self._seed, attempt), 16)
         seed = (start + block * _STRIDE) % (2**32 // BLOCK) * BLOCK
-        return create_dataset(self._generator, **{**self._config, "seed": seed, "size": BLOCK})
+        if self._made is not None:
+            made = copy.copy(self._made)
+            made.seed = seed
+            return made
+        made = create_dataset(self._generator, **{**self._config, "seed": seed, "size": BLOCK})
+        if self._generator in SLOW_TO_MAKE:
+            self._made = made
+        return made
 
 
 def _config_class(generator: str) -> Any:

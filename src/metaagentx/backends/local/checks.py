@@ -13,6 +13,8 @@ def check_data(data: Sequence[Datum], loss: LossName, options: LossOptions, cont
         raise MetaAgentXError(f"there is no loss {loss!r}: use cross_entropy or importance_sampling")
     if options.normalise == "constant" and not options.constant > 0:
         raise MetaAgentXError(f"the loss is divided by {options.constant}: set `constant` to more than 0")
+    if not 0 < options.temperature < math.inf:
+        raise MetaAgentXError(f"a temperature of {options.temperature} has no probabilities: use one above 0")
     for index, datum in enumerate(data):
         if wrong := _fault(datum, context, vocabulary) or _loss_fault(datum, loss, options):
             raise MetaAgentXError(f"datum {index} of {len(data)} cannot be learnt from: {wrong}")

@@ -77,18 +77,18 @@ class Network:
         dtype: torch.dtype = self.head.weight.dtype
         return torch.promote_types(dtype, torch.float32)
 
-    def token_logprobs(self, batch: MicroBatch, targets: Targets) -> TokenLogprobs:
-        """One pass over a micro-batch."""
+    def token_logprobs(self, batch: MicroBatch, targets: Targets, temperature: float = 1.0) -> TokenLogprobs:
+        """One pass over a micro-batch. At another temperature than 1 probabilities are those of tokens drawn with it."""
         hidden_N_H = self._hidden(batch).flatten(0, 1)[targets.nodes_N]
         most = max(1, _MOST_LOGITS // self.vocabulary)
         if len(hidden_N_H) <= most:
-            return TokenLogprobs(*self._read_off(hidden_N_H, targets.nodes_K, targets.tokens_K))
+            return TokenLogprobs(*self._read_off(hidden_N_H, targets.nodes_K, targets.tokens_K, temperature))
         order_K = torch.argsort(targets.nodes_K, stable=True)
         nodes_K, tokens_K = targets.nodes_K[order_K], targets.tokens_K[order_K]
         parts = []
         for start in range(0, len(hidden_N_H), most):
             first, last = torch.searchsorted(nodes_K, nodes_K.new_tensor([start, start + most])).tolist()
-            part = (hidden_N_H[start : start + most], nodes_K[first:last] - start, tokens_K[first:last])
+            part = (hidden_N_H[start : start + most], nodes_K[first:last] - start, tokens_K[first:last], temperature)
             parts.append(checkpoint(self._read_off, *part, use_reentrant=False))
         logprobs_K, entropies_K = (torch.cat(pieces)[torch.argsort(order_K)] for pieces in zip(*parts, strict=True))
         return TokenLogprobs(logprobs_K, entropies_K)
@@ -116,9 +116,11 @@ class Network:
         mask_B_T_T = torch.zeros(seen_B_T_T.shape, dtype=dtype, device=self.device)
         return mask_B_T_T.masked_fill_(~seen_B_T_T, torch.finfo(dtype).min).unsqueeze(1)
 
-    def _read_off(self, hidden_N_H: Tensor, nodes_K: Tensor, tokens_K: Tensor) -> tuple[Tensor, Tensor]:
+    def _read_off(
+        self, hidden_N_H: Tensor, nodes_K: Tensor, tokens_K: Tensor, temperature: float
+    ) -> tuple[Tensor, Tensor]:
         logits_N_V: Tensor = self.head(hidden_N_H).to(self.number_type)
-        all_N_V = logits_N_V.log_softmax(-1)
+        all_N_V = (logits_N_V if temperature == 1 else logits_N_V / temperature).log_softmax(-1)
         with torch.no_grad():
             entropies_N = -all_N_V.exp().mul_(all_N_V).sum(-1)
         return all_N_V[nodes_K, tokens_K], entropies_N[nodes_K]

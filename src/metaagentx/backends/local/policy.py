@@ -46,9 +46,9 @@ class LocalPolicy:
         """Add the gradient of the loss on these data to what has been gathered."""
         return await self.model.run(lambda: self.learner.forward_backward(data, loss, options))
 
-    async def logprobs(self, data: Sequence[Datum]) -> list[list[float]]:
+    async def logprobs(self, data: Sequence[Datum], temperature: float = 1.0) -> list[list[float]]:
         """The log-probability of each token that has a weight; for a policy that serves as the reference."""
-        return await self.model.run(lambda: self.learner.logprobs(data))
+        return await self.model.run(lambda: self.learner.logprobs(data, temperature))
 
     async def optim_step(self, learning_rate: float) -> Metrics:
         """Take one step with the gathered gradient and forget it."""

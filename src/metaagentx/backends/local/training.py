@@ -85,16 +85,16 @@ class Learner:
                     del waiting[index]
         return _metrics(sums, len(scaling.per_datum), scaling.tokens)
 
-    def logprobs(self, data: Sequence[Datum]) -> list[list[float]]:
+    def logprobs(self, data: Sequence[Datum], temperature: float = 1.0) -> list[list[float]]:
         """The log-probability of each token with a weight, for each datum; 0 for the others."""
-        self._check(data, "cross_entropy", LossOptions())
+        self._check(data, "cross_entropy", LossOptions(temperature=temperature))
         found = [[0.0] * len(datum.tokens) for datum in data]
         waiting = {index: datum.tokens for index, datum in enumerate(data) if any(datum.weights)}
         scaling = Scale(dict.fromkeys(waiting, 1.0), 0)
         for batch in plan(waiting, self.progress.token_budget, self._span):
             targets, _ = gather_terms(batch, data, scaling, self.model.device, torch.float32)
             with torch.no_grad():
-                values = iter(self._network.token_logprobs(batch, targets).logprobs_K.tolist())
+                values = iter(self._network.token_logprobs(batch, targets, temperature).logprobs_K.tolist())
             for index in batch.paths:
                 found[index] = [next(values) if weight else 0.0 for weight in data[index].weights]
         return found
@@ -160,7 +160,7 @@ class Learner:
     ) -> Mapping[str, float]:
         dtype = self._network.number_type
         targets, terms = gather_terms(batch, data, scaling, self.model.device, dtype)
-        found = self._network.token_logprobs(batch, targets)
+        found = self._network.token_logprobs(batch, targets, options.temperature)
         value, sums = compute_loss(loss, options, found.logprobs_K, terms)
         gradients = torch.autograd.grad(value, list(self.weights.values()), allow_unused=True)
         for name, gradient in zip(self.weights, gradients, strict=True):
