@@ -4,7 +4,6 @@ In training the prompt is short: one system line and the question. What the Desi
 learnt, in the cold start, from a teacher that saw the long prompt with the manual and the examples.
 """
 
-from collections.abc import Callable
 from functools import lru_cache
 
 from .calls import Speaker, TooLong, Unanswered
@@ -12,9 +11,7 @@ from .types import Call, Design, Fault, Role, Task
 from .workflow.manual import language_manual
 from .workflow.reply import DESIGN_REQUEST, DESIGNER_LINE, parse_reply
 from .workflow.structure import classify
-from .workflow.validate import Problem
-
-Check = Callable[[str], list[Problem]]
+from .workflow.validate import validate
 
 
 def design_messages(task: Task, manual: bool = False) -> list[dict[str, str]]:
@@ -23,7 +20,7 @@ def design_messages(task: Task, manual: bool = False) -> list[dict[str, str]]:
     return [{"role": "system", "content": system}, {"role": "user", "content": DESIGN_REQUEST + task.question}]
 
 
-async def write_script(task: Task, speaker: Speaker, check: Check, seed: int, manual: bool = False) -> Design:
+async def write_script(task: Task, speaker: Speaker, seed: int, manual: bool = False) -> Design:
     """One design: its script, if the reply holds one that may run, or else the fault."""
     messages = design_messages(task, manual)
     try:
@@ -32,17 +29,24 @@ async def write_script(task: Task, speaker: Speaker, check: Check, seed: int, ma
         return _nothing(messages, Fault("context", str(error)))
     except Unanswered as error:
         return _nothing(messages, Fault("infra", str(error)))
-    return read_design(call, check)
+    return read_design(call)
 
 
-def read_design(call: Call, check: Check) -> Design:
+def read_design(call: Call) -> Design:
     """What a reply is as a design."""
     reply = parse_reply(call.text)
     if reply.script is None:
         return Design(call, None, fault=Fault("no_script", reply.problem or "there is no script"))
-    if problems := check(reply.script):
-        return Design(call, reply.script, fault=Fault("invalid_script", str(problems[0])))
+    if problem := _problem_of(reply.script):
+        return Design(call, reply.script, fault=Fault("invalid_script", problem))
     return Design(call, reply.script, pattern=pattern_of(reply.script))
+
+
+@lru_cache(256)  # a Designer writes the same script for many tasks
+def _problem_of(script: str) -> str | None:
+    """Why it should not run, in a line."""
+    problems = validate(script)
+    return str(problems[0]) if problems else None
 
 
 @lru_cache(256)

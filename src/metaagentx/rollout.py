@@ -8,7 +8,6 @@ without a reward.
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any, TypeVar
 
 from .calls import Speaker, seed_of
@@ -20,7 +19,6 @@ from .rewards.graders import Graders
 from .rewards.score import RewardWeights, score
 from .sandbox import Sandbox
 from .types import Design, Execution, Fault, Role, Rollout, Task
-from .workflow.validate import validate
 
 T = TypeVar("T")
 
@@ -69,11 +67,9 @@ async def grow(
 
 async def rollout(task: Task, resources: Resources, options: RolloutOptions, path: tuple[object, ...]) -> Rollout:
     """Grow the tree of one task. `path` is its place in the run, from which everything drawn in it has its seed."""
-    check = cache(validate)  # identical designs are validated once
-
     async def design(number: int) -> Design:
         place = (*path, number)
-        written = await write_script(task, resources.speakers[Role.DESIGNER], check, seed_of(*place), options.manual)
+        written = await write_script(task, resources.speakers[Role.DESIGNER], seed_of(*place), options.manual)
         return await execute_design(written, task, resources, options, place)
 
     return Rollout(task, await _all(design(number) for number in range(options.designs)))

@@ -53,6 +53,16 @@ def test_the_order_does_not_depend_on_where_rows_stand(tmp_path: Path) -> None:
     assert drawn[0] == drawn[1]
 
 
+def test_the_order_does_not_depend_on_where_the_file_is(tmp_path: Path) -> None:
+    rows = [{"question": f"What is {number} + 1?", "grader": "math", "answer": str(number + 1)} for number in range(20)]
+    drawn = []
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+        mixture = Mixture(f"jsonl:{write(tmp_path / name / f'{name}.jsonl', rows)}", seed=3, held_out=4)
+        drawn.append([task.question for task in (*mixture.batch(0, 16), *mixture.held_out)])
+    assert drawn[0] == drawn[1]
+
+
 def test_held_out_tasks_are_never_trained_on_even_under_another_id(tmp_path: Path) -> None:
     rows = [made_up("gsm8k", number) for number in range(30)]
     one = write(tmp_path / "one.jsonl", rows)

@@ -8,7 +8,6 @@ import asyncio
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache
 from math import ceil
 from pathlib import Path
 from typing import TypeAlias
@@ -113,7 +112,6 @@ class _Work:
         self._resources = resources
         self._options = options
         self._rollout = replace(options.rollout, full=True)
-        self._check = cache(validate)
         self._trouble = ""
         self._directory = directory / "outcomes"
         self._directory.mkdir(exist_ok=True)
@@ -169,7 +167,7 @@ class _Work:
         return found
 
     async def _sample(self, method: Method, name: str, places: Sequence[Place], ledger: Ledger) -> None:
-        sampler = Sampler(self._resources, self._rollout, self._check, (self._options.seed, "evaluation", name))
+        sampler = Sampler(self._resources, self._rollout, (self._options.seed, "evaluation", name))
         waiting, solved = iter(places), 0
 
         async def work(progress: Counter) -> None:

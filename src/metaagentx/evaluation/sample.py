@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ..calls import seed_of
-from ..designer import Check, pattern_of, write_script
+from ..designer import pattern_of, write_script
 from ..rollout import Resources, RolloutOptions, execute
 from ..types import Call, Design, Execution, Fault, Role, Task
 from .methods import Method
@@ -25,7 +25,6 @@ class Sampler:
 
     resources: Resources
     options: RolloutOptions
-    check: Check
     path: tuple[object, ...]
     """Where in the evaluation: what is drawn depends on this and on the place, and not on the method."""
 
@@ -41,7 +40,7 @@ class Sampler:
 
     async def _design(self, method: Method, task: Task, path: tuple[object, ...]) -> Design:
         if method.designer is not None:
-            return await write_script(task, method.designer, self.check, seed_of(*path), self.options.manual)
+            return await write_script(task, method.designer, seed_of(*path), self.options.manual)
         assert method.script is not None
         return Design(Call(Role.DESIGNER, "", (), ""), method.script, pattern=pattern_of(method.script))
 

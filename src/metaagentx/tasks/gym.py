@@ -47,7 +47,7 @@ REFUSED = {
 }
 """Measured on reasoning-gym 0.1.25; tests/tasks/test_task_gym.py measures the others."""
 SLOW_TO_MAKE = frozenset({"figlet_font", "group_anagrams", "spell_backward"})
-"""Made once for all blocks: they read long lists each time they are made, and a task is its seed's and index's alone."""
+"""Made once for all blocks: making them reads long lists, and their tasks depend on seed and index alone."""
 
 
 def gym_tasks(generator: str, split: str, settings: Mapping[str, str]) -> TaskSet:

@@ -105,8 +105,8 @@ class TaskSet:
         return self[self._order(seed, epoch)[place]]
 
     def _shuffled(self, seed: int, epoch: int) -> list[int]:
-        """By the tasks' ids, not by where their rows stood."""
-        return sorted(range(len(self)), key=lambda index: digest(seed, epoch, self.heads[index].id))
+        """By what the tasks ask, not by where their rows stood or what the file is called."""
+        return sorted(range(len(self)), key=lambda index: digest(seed, epoch, self.heads[index].fingerprint))
 
     def keep(self, keep: Keep, why: str) -> "TaskSet":
         """The tasks that pass; it is an error when none does."""

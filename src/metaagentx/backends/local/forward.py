@@ -78,7 +78,7 @@ class Network:
         return torch.promote_types(dtype, torch.float32)
 
     def token_logprobs(self, batch: MicroBatch, targets: Targets, temperature: float = 1.0) -> TokenLogprobs:
-        """One pass over a micro-batch. At another temperature than 1 probabilities are those of tokens drawn with it."""
+        """One pass over a micro-batch: the probabilities with which tokens are drawn at this temperature."""
         hidden_N_H = self._hidden(batch).flatten(0, 1)[targets.nodes_N]
         most = max(1, _MOST_LOGITS // self.vocabulary)
         if len(hidden_N_H) <= most:

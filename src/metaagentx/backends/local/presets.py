@@ -26,11 +26,14 @@ class Preset:
     """Width inside the MLP."""
     vocabulary: int
     context: int = 4096
+    theta: float = 10_000.0
+    """Base of the rotary positions. A small one tells neighbours apart with more of the dimensions: a model of two
+    layers then copies and reverses better (dev/LOG.md)."""
 
 
 PRESETS = {
     "nano": Preset(width=96, layers=2, heads=4, key_heads=2, hidden=256, vocabulary=1024),
-    "micro": Preset(width=128, layers=2, heads=4, key_heads=4, hidden=256, vocabulary=1024),
+    "micro": Preset(width=128, layers=2, heads=4, key_heads=4, hidden=256, vocabulary=1024, theta=200.0),
     "tiny": Preset(width=128, layers=4, heads=4, key_heads=2, hidden=320, vocabulary=1024),
     "small": Preset(width=192, layers=4, heads=6, key_heads=3, hidden=512, vocabulary=1536),
     "4m": Preset(width=256, layers=4, heads=8, key_heads=4, hidden=896, vocabulary=2048),
@@ -61,6 +64,7 @@ def new_model(path: Path, preset: str, seed: int = 0, texts: Sequence[str] = ())
         num_key_value_heads=shape.key_heads,
         head_dim=shape.width // shape.heads,
         max_position_embeddings=shape.context,
+        rope_parameters={"rope_type": "default", "rope_theta": shape.theta},
         tie_word_embeddings=True,
         initializer_range=0.05,  # of narrow models; the usual 0.02 is for wide ones and makes these slow to start
         eos_token_id=tokenizer.eos_token_id,
