@@ -76,7 +76,9 @@ def test_configs_do_not_change(tmp_path: Path) -> None:
 
 def test_the_loss_is_the_policys() -> None:
     assert LossConfig().options() == LossOptions()
-    assert list(LossConfig.model_fields) == [field.name for field in fields(LossOptions)]
+    # The temperature is the rollout's.
+    assert [*LossConfig.model_fields, "temperature"] == [field.name for field in fields(LossOptions)]
+    assert LossConfig().options(0.7) == LossOptions(temperature=0.7)
     assert LossConfig(kl=0.1, dual_clip=None).options() == LossOptions(kl=0.1, dual_clip=None)
 
 

@@ -69,3 +69,18 @@ def test_the_reward_of_both_roles_rises(
     else:
         assert all(rise < -0.2 for rise in risen.values()), risen
         assert chosen < -0.2
+
+
+def test_ratios_begin_at_one_whatever_the_temperature(
+    model: Path, tmp_path: Path, runner: asyncio.Runner, sandbox: Sandbox, graders: Graders
+) -> None:
+    stages = "{ steps = 1, designer = 1e-9, executor = 1e-9 }"
+    recipe = write_recipe(tmp_path, model, steps=1, stages=stages)
+    config = load_config(recipe, ["rollout.temperature=0.6", "loss.kl=0.1"])
+    built = build_policies(config, tmp_path)
+    shared = resources(Actor(""), Actor(""), sandbox, graders)
+    run = runner.run(train(config, built.policies, shared, tmp_path / "run", references=built.references))
+    (found,) = run.metrics()
+    for role in Role:
+        assert found[f"{role}/ratio"] == pytest.approx(1, abs=1e-3)
+        assert found[f"{role}/kl"] == pytest.approx(0, abs=1e-6)  # the reference is the model itself

@@ -22,7 +22,7 @@ from .runs.files import write_whole
 from .session import Lesson, ask_teacher, teach_model, train
 from .settings import stages_of
 from .sft import SftOptions
-from .teacher import ProgrammedTeacher
+from .teacher import FORGETS, SLIPS, ProgrammedTeacher
 
 TAUGHT = (
     "6*gym:products?min_digits=2&max_digits=2"
@@ -76,6 +76,11 @@ class Places:
     def run(self) -> Path:
         """The training run."""
         return self.root / "run"
+
+
+def cold_settings(size: Size) -> list[object]:
+    """What a cold start is made with, besides the recipe."""
+    return [TAUGHT, SLIPS, FORGETS, PRESET, size]
 
 
 def same_settings(place: Path, settings: Mapping[str, object]) -> None:
@@ -138,7 +143,7 @@ async def everything(
     """All parts, one after the other, and what came of them."""
     places = Places(root)
     config = load_config(recipe, [*overrides, f'model.path="{places.student}"'])
-    same_settings(places.settings, {"cold start": [TAUGHT, PRESET, size], **config.model_dump(mode="json")})
+    same_settings(places.settings, {"cold start": cold_settings(size), **config.model_dump(mode="json")})
     began = time.monotonic()
     say("1 of 4  cold start: a programmed teacher solves tasks, and a new small model learns from it")
     await cold_start(config, places, size)

@@ -79,7 +79,7 @@ class RolloutConfig(Section):
     executions: Count = 4
     """For each design."""
     temperature: Positive = 1.0
-    """Of both roles."""
+    """Of both roles, in training and evaluation; the loss compares probabilities at this temperature."""
     designer_tokens: Count = 2048
     """The longest reply of the Designer."""
     executor_tokens: Count = 2048
