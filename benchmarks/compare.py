@@ -95,6 +95,8 @@ async def one(name: str, seed: int, root: Path) -> None:
 
     def solved(method: str, part: str) -> list[float]:
         outcomes = sorted(found.outcomes[method, part], key=lambda outcome: outcome.task)
+        if not all(outcome.judged for outcome in outcomes):
+            raise MetaAgentXError(f"infra faults spoilt some of {method} on {part}: the same command tries them again")
         return [float(outcome.solved) for outcome in outcomes]
 
     results = [
@@ -202,7 +204,7 @@ def interval(group: Sequence[Result]) -> tuple[float, float]:
     def again() -> float:
         drawn = {family: chance.choices(range(count), k=count) for family, count in counts.items()}
         seeds = chance.choices(group, k=len(group))
-        return fmean(result.solved[family][task] for result in seeds for family in counts for task in drawn[family])
+        return fmean(fmean(result.solved[p][task] for task in tasks) for result in seeds for p, tasks in drawn.items())
 
     means = sorted(again() for _ in range(DRAWS))
     return 100 * means[DRAWS // 40], 100 * means[-DRAWS // 40]

@@ -80,7 +80,9 @@ class Places:
 
 def cold_settings(size: Size) -> list[object]:
     """What a cold start is made with, besides the recipe."""
-    return [TAUGHT, SLIPS, FORGETS, PRESET, size]
+    from .backends.local.presets import PRESETS
+
+    return [TAUGHT, SLIPS, FORGETS, PRESETS[PRESET], size]
 
 
 def same_settings(place: Path, settings: Mapping[str, object]) -> None:

@@ -67,6 +67,7 @@ async def grow(
 
 async def rollout(task: Task, resources: Resources, options: RolloutOptions, path: tuple[object, ...]) -> Rollout:
     """Grow the tree of one task. `path` is its place in the run, from which everything drawn in it has its seed."""
+
     async def design(number: int) -> Design:
         place = (*path, number)
         written = await write_script(task, resources.speakers[Role.DESIGNER], seed_of(*place), options.manual)

@@ -88,8 +88,9 @@ class Trainer:
         return found
 
     async def _update_once(self, rollouts: Sequence[Rollout], rates: Mapping[Role, float]) -> dict[str, float]:
-        options, found = self.config.loss.options(self.config.rollout.temperature), dict[str, float]()
+        found: dict[str, float] = {}
         for role in rates:
+            options = self.config.loss.options(self.resources.speakers[role].temperature)
             data = await self._with_reference(role, data_for(role, rollouts), options)
             if data:
                 losses = await self.policies[role].forward_backward(data, "importance_sampling", options)

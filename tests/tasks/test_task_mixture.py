@@ -53,6 +53,24 @@ def test_the_order_does_not_depend_on_where_rows_stand(tmp_path: Path) -> None:
     assert drawn[0] == drawn[1]
 
 
+def test_questions_that_differ_in_brackets_only_are_no_neighbours(tmp_path: Path) -> None:
+    rows = [
+        {"question": f"Is {n} in {a}6, 15{b}?", "grader": "math", "answer": "1"}
+        for n in range(8)
+        for a in "[("
+        for b in "])"
+    ]
+    orders = []
+    for name, way in (("a", 1), ("b", -1)):
+        tasks = load(
+            f"jsonl:{write(tmp_path / f'{name}.jsonl', [{**row, 'id': str(i)} for i, row in enumerate(rows)][::way])}",
+            "train",
+        )
+        orders.append([tasks.drawn(3, n).question for n in range(len(rows))])
+    assert orders[0] == orders[1]
+    assert sum(one[:8] == other[:8] for one, other in zip(orders[0], orders[0][1:], strict=False)) < 12
+
+
 def test_the_order_does_not_depend_on_where_the_file_is(tmp_path: Path) -> None:
     rows = [{"question": f"What is {number} + 1?", "grader": "math", "answer": str(number + 1)} for number in range(20)]
     drawn = []

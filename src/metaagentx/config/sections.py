@@ -166,6 +166,8 @@ class OptimizerConfig(Section):
     """Decay of the first moment."""
     beta2: Share = 0.999
     """Decay of the second moment."""
+    epsilon: Positive = 1e-8
+    """Added to the root of the second moment. A larger one takes smaller steps where gradients are small, and noise."""
     token_budget: Count = 8192
     """The most tokens in a micro-batch."""
     updates_per_step: Count = 1

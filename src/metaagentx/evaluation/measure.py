@@ -167,7 +167,7 @@ class _Work:
         return found
 
     async def _sample(self, method: Method, name: str, places: Sequence[Place], ledger: Ledger) -> None:
-        sampler = Sampler(self._resources, self._rollout, (self._options.seed, "evaluation", name))
+        sampler = Sampler(self._resources, self._rollout, (self._options.seed, "evaluation", Path(name).name))
         waiting, solved = iter(places), 0
 
         async def work(progress: Counter) -> None:

@@ -105,8 +105,12 @@ class TaskSet:
         return self[self._order(seed, epoch)[place]]
 
     def _shuffled(self, seed: int, epoch: int) -> list[int]:
-        """By what the tasks ask, not by where their rows stood or what the file is called."""
-        return sorted(range(len(self)), key=lambda index: digest(seed, epoch, self.heads[index].fingerprint))
+        """By the tasks themselves, not by where their rows stood or where the file is."""
+        return sorted(range(len(self)), key=lambda index: digest(seed, epoch, *self._names(self.heads[index])))
+
+    def _names(self, head: Head) -> tuple[str, str]:
+        """What tells a task from the others of its set: its question, and its id without the name of the set."""
+        return head.fingerprint, head.id.removeprefix(f"{self.name}/{self.split}/")
 
     def keep(self, keep: Keep, why: str) -> "TaskSet":
         """The tasks that pass; it is an error when none does."""
@@ -139,7 +143,7 @@ class TaskSet:
     def held_out(self, count: int, seed: int) -> tuple["TaskSet", "TaskSet"]:
         """Two sets without a question in common: for training, and `count` tasks for selection."""
         if self._heads is not None:
-            ranked = sorted(self._heads, key=lambda head: digest(seed, "held out", head.fingerprint))
+            ranked = sorted(self._heads, key=lambda head: digest(seed, "held out", *self._names(head)))
             if not 0 < count < len(ranked):
                 raise TaskError(f"{self.name} ({self.split}): cannot hold out {count} of {len(ranked)} tasks")
             chosen = {head.fingerprint for head in ranked[:count]}
