@@ -259,7 +259,11 @@ def main() -> None:
     parser.add_argument("--one", nargs=2, metavar=("NAME", "SEED"), help=f"only {COLD}, {', '.join(variants())}")
     given = parser.parse_args()
     try:
-        settings = {"recipe": RECIPE.read_text(), "cold start": cold_settings(WHOLE), "variants": variants()}
+        settings = {
+            "recipe": load_config(RECIPE).model_dump(mode="json"),
+            "cold start": cold_settings(WHOLE),
+            "variants": variants(),
+        }
         same_settings(given.dir / "settings.json", {**settings, "tasks": TASKS})
     except MetaAgentXError as error:
         sys.exit(str(error))

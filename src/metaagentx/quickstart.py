@@ -33,7 +33,7 @@ TAUGHT = (
 """What the teacher solves: the recipe's families, most of those that need most to be learnt."""
 PRESET = "micro"
 LEARNING = SftOptions(
-    steps=1600, rows_per_step=32, designer_share=0.15, learning_rate=3e-3, warmup_steps=10, checkpoint_every=200
+    steps=2000, rows_per_step=32, designer_share=0.15, learning_rate=3e-3, warmup_steps=10, checkpoint_every=200
 )
 
 
@@ -41,7 +41,7 @@ LEARNING = SftOptions(
 class Size:
     """How much of everything."""
 
-    taught: int = 4400
+    taught: int = 5000
     """Tasks for the teacher."""
     sft: SftOptions = LEARNING
     tested: int = 40

@@ -21,7 +21,7 @@ from .workflow.reply import DESIGN_REQUEST
 
 SLIPS = 0.4
 """How often it slips in its head."""
-FORGETS = 0.5
+FORGETS = 0.6
 """How often it does not think of its tool."""
 
 _SINGLE = """from workflow import AgentNode, Workflow
