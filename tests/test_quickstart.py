@@ -18,6 +18,7 @@ from metaagentx.sft import SftOptions
 RECIPE = Path(__file__).parents[1] / "recipes" / "tiny.toml"
 SMALL = Size(taught=24, sft=SftOptions(steps=6, rows_per_step=8, learning_rate=3e-3, warmup_steps=2), tested=2)
 OVERRIDES = ["steps=2", "tasks.per_step=2", "tasks.held_out=4", "evaluation.tasks=4", "evaluation.every=2"]
+OVERRIDES += ["stages=[{steps=1, designer=1e-4, epochs=2}, {steps=1, executor=1e-4, epochs=2}]"]
 
 
 def test_everything_runs_goes_on_after_a_stop_and_gives_the_same_numbers(
