@@ -8,6 +8,7 @@ generator's world is. Settings are the generator's own configuration fields; `le
 import copy
 import dataclasses
 import json
+import warnings
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
@@ -84,9 +85,15 @@ def split_of(mark: str) -> str:
 
 def generators() -> list[str]:
     """The names that can be asked for."""
-    from reasoning_gym.factory import DATASETS
+    return sorted(set(_registered()) - set(REFUSED))
 
-    return sorted(set(DATASETS) - set(REFUSED))
+
+def _registered() -> Any:
+    """All generators with their classes, by name."""
+    with warnings.catch_warnings():  # of a library that this one imports, when it is compiled for the first time
+        warnings.simplefilter("ignore", SyntaxWarning)
+        from reasoning_gym.factory import DATASETS
+    return DATASETS
 
 
 class _Blocks:
@@ -124,14 +131,14 @@ class _Blocks:
 
 def _config_class(generator: str) -> Any:
     try:
-        from reasoning_gym.factory import DATASETS
+        registered = _registered()
     except ImportError:
         raise TaskError("gym tasks need: pip install reasoning-gym==0.1.25") from None
     if generator in REFUSED:
         raise TaskError(f"gym:{generator} is not offered: {REFUSED[generator]}")
-    if generator not in DATASETS:
+    if generator not in registered:
         raise TaskError(f"no generator {generator!r}: {nearest(generator, generators())}")
-    return DATASETS[generator][1]
+    return registered[generator][1]
 
 
 def _level_config(generator: str, level: str) -> tuple[dict[str, JSON], float]:
