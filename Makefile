@@ -8,7 +8,7 @@ INSTALLED := $(VENV)/.installed
 
 help:
 	@echo "make quickstart   from an empty machine to a trained system and a report"
-	@echo "make compare      variants of the algorithm against one another (about an hour)"
+	@echo "make compare      variants of the algorithm against one another (45 minutes)"
 	@echo "make test         set up .venv, then format, lint, types and tests"
 	@echo "make test-all     the same with the slow tests"
 	@echo "make check        format, lint and types only"
