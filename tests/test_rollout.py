@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from metaagentx import rollout as rollout_module
 from metaagentx.backends.scripted import ScriptedPolicy
 from metaagentx.batching import data_for
 from metaagentx.credit import CreditOptions, assign_credit
@@ -285,10 +284,11 @@ def test_identical_designs_are_validated_once(
         validated.append(script)
         return validate(script)
 
-    monkeypatch.setattr(rollout_module, "validate", counting)
-    shared = resources(ScriptedPolicy(map(design, [SINGLE, VOTE, SINGLE, VOTE])), Actor(RIGHT), sandbox, graders)
-    runner.run(grow([TASK], shared, RolloutOptions(designs=4, executions=1), ("test",)))
-    assert sorted(validated) == sorted(script.strip("\n") for script in (SINGLE, VOTE))
+    monkeypatch.setattr("metaagentx.designer.validate", counting)
+    scripts = [f"# No other test has written this.\n{script}" for script in (SINGLE, VOTE)]
+    shared = resources(ScriptedPolicy(map(design, scripts * 4)), Actor(RIGHT), sandbox, graders)
+    runner.run(grow([TASK, TASK], shared, RolloutOptions(designs=4, executions=1), ("test",)))
+    assert sorted(validated) == sorted(script.strip("\n") for script in scripts)
 
 
 def test_progress_hears_of_every_execution(runner: asyncio.Runner, sandbox: Sandbox, graders: Graders) -> None:
