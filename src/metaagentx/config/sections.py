@@ -13,7 +13,6 @@ Count = Annotated[int, Field(ge=1), "an integer of at least 1"]
 Natural = Annotated[int, Field(ge=0), "an integer of at least 0"]
 Positive = Annotated[float, Field(gt=0), "a number above 0"]
 NonNegative = Annotated[float, Field(ge=0), "a number of at least 0"]
-Tiny = Annotated[float, Field(ge=1e-12, le=1), "a number from 1e-12 to 1"]
 Share = Annotated[float, Field(ge=0, lt=1), "a number from 0 to below 1"]
 Clip = Annotated[float, Field(gt=0, le=1), "a number above 0 and at most 1"]
 Text = Annotated[str, Field(min_length=1), "a text in quotes"]
@@ -167,8 +166,6 @@ class OptimizerConfig(Section):
     """Decay of the first moment."""
     beta2: Share = 0.999
     """Decay of the second moment."""
-    epsilon: Tiny = 1e-8
-    """Added to the root of the second moment. A larger one takes smaller steps where gradients are small, and noise."""
     token_budget: Count = 8192
     """The most tokens in a micro-batch."""
     updates_per_step: Count = 1

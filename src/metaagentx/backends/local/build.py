@@ -85,5 +85,5 @@ def _engine(model: LocalModel, config: Config) -> Engine:
 def _options(config: Config) -> TrainingOptions:
     wanted = config.optimizer
     return TrainingOptions(
-        wanted.token_budget, wanted.gradient_clip, (wanted.beta1, wanted.beta2), wanted.epsilon, wanted.weight_decay
+        wanted.token_budget, wanted.gradient_clip, (wanted.beta1, wanted.beta2), weight_decay=wanted.weight_decay
     )
