@@ -8,11 +8,7 @@ from pathlib import Path
 import pytest
 
 import metaagentx
-
-
-def command(*words: str) -> subprocess.CompletedProcess[str]:
-    path = Path(sys.executable).parent / "metaagentx"
-    return subprocess.run([str(path), *words], capture_output=True, text=True, timeout=120, check=False)
+from tests.commands import command
 
 
 def test_help_names_every_command_and_imports_nothing_heavy() -> None:

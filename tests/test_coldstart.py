@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from metaagentx.policy import Policy
 from metaagentx.quickstart import TAUGHT
 from metaagentx.rewards.graders import Graders
 from metaagentx.rollout import Resources, RolloutOptions
+from metaagentx.runs.files import held
 from metaagentx.sandbox import Sandbox
 from metaagentx.sft import SftOptions, learning_rate_at, row_datum, teach
 from metaagentx.tasks import Mixture
@@ -26,6 +28,7 @@ from metaagentx.types import GymEntry, Role
 from metaagentx.workflow.protocol import last_boxed
 from metaagentx.workflow.reply import DESIGN_REQUEST, DESIGNER_LINE, parse_reply
 from metaagentx.workflow.validate import validate
+from tests.commands import command
 
 TASKS = Mixture(TAUGHT, seed=0, held_out=9)
 
@@ -209,3 +212,22 @@ def test_a_damaged_state_is_named_in_one_line(text: str, runner: asyncio.Runner,
     with pytest.raises(MetaAgentXError, match=r"state.json is damaged") as caught:
         runner.run(teach(small_model(tmp_path / "model", rows), rows, SftOptions(steps=1), work))
     assert "\n" not in str(caught.value)
+
+
+def test_the_commands_teach_a_model(tmp_path: Path) -> None:
+    """From tasks to a taught model as a user does it, in a directory with a space."""
+    place = tmp_path / "a place"
+    source = "gym:spell_backward?min_word_len=3&max_word_len=3"
+    kept = command("coldstart", source, "--out", place, "--count", 12)
+    assert kept.returncode == 0, kept.stderr
+    assert re.search(r"coldstart\.jsonl: \d+ chats kept; 12 executions, \d+% solved", kept.stdout)
+    words = ["sft", place / "coldstart.jsonl", "--model", "preset:nano", "--out", place / "model"]
+    taught = command(*words, "--steps", 12, "--rows-per-step", 8, "--learning-rate", 3e-3)
+    assert taught.returncode == 0, taught.stderr
+    first, last = map(float, re.findall(r"loss ([\d.]+) at first, ([\d.]+) at last", taught.stdout)[0])
+    assert last < first - 1
+    with held(place), held(place / "other.work"):
+        for refused in (["coldstart", source, "--out", place], [*words[:-1], place / "other"]):
+            busy = command(*refused)
+            assert (busy.returncode, "is in use by process" in busy.stderr) == (2, True), busy.stderr
+            assert "Traceback" not in busy.stderr

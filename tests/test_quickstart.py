@@ -13,6 +13,7 @@ import pytest
 from metaagentx.errors import MetaAgentXError
 from metaagentx.quickstart import Size, everything
 from metaagentx.runs import Run
+from metaagentx.runs.files import held
 from metaagentx.sft import SftOptions
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "tiny.toml"
@@ -39,6 +40,8 @@ def test_everything_runs_goes_on_after_a_stop_and_gives_the_same_numbers(
     repeated = runner.run(everything(RECIPE, root, OVERRIDES, said.append, SMALL))
     assert (root / "run" / "metrics.jsonl").read_bytes() == before
     assert repeated.to_json() == found.to_json()
+    with held(root), pytest.raises(MetaAgentXError, match="is in use by process"):
+        runner.run(everything(RECIPE, root, OVERRIDES, said.append, SMALL))
     with pytest.raises(MetaAgentXError, match="was made with another seed: remove it, or choose another"):
         runner.run(everything(RECIPE, root, [*OVERRIDES, "seed=1"], said.append, SMALL))
     (root / "settings.json").write_text("[")

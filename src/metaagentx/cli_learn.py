@@ -32,6 +32,7 @@ def coldstart(  # noqa: PLR0913, PLR0917  options of a command
 
     from .coldstart import write_rows
     from .config import Config
+    from .runs.files import held
     from .session import Lesson, ask_teacher
 
     config = Config.model_validate(
@@ -40,18 +41,18 @@ def coldstart(  # noqa: PLR0913, PLR0917  options of a command
             "steps": 1,
             "model": {"path": "none"},
             "tasks": {"train": tasks, "held_out": 0},
-            "rollout": {"designs": designs, "executions": executions},
             "stages": [{"steps": 1, "executor": 1.0}],
         }
     )
-    lesson = Lesson(count, teacher, teacher != "programmed", max_tokens)
+    lesson = Lesson(count, teacher, teacher != "programmed", max_tokens, designs, executions)
 
     async def ask() -> "tuple[list[Row], Bill]":
         async with _teacher(teacher, base_url) as policy:
             return await ask_teacher(config, policy, lesson, out / "batches")
 
-    rows, bill = asyncio.run(ask())
-    write_rows(out / "coldstart.jsonl", rows)
+    with held(out):
+        rows, bill = asyncio.run(ask())
+        write_rows(out / "coldstart.jsonl", rows)
     solved = bill.solved / max(1, bill.executions)
     cost = bill.cost(price_read, price_written)
     typer.echo(f"{out / 'coldstart.jsonl'}: {len(rows)} chats kept; {bill.executions} executions, {solved:.0%} solved")
@@ -77,19 +78,30 @@ def sft(  # noqa: PLR0913, PLR0917  options of a command
     steps: Annotated[int, typer.Option(min=1)] = 200,
     rows_per_step: Annotated[int, typer.Option(min=1)] = 64,
     learning_rate: Annotated[float, typer.Option()] = 1e-5,
+    designer_share: Annotated[float, typer.Option(help="Of the rows of a step.", min=0.0, max=1.0)] = 0.5,
     seed: Annotated[int, typer.Option()] = 0,
 ) -> None:
     """Teach both roles, on shared weights, with loss on the replies only. A stopped one goes on by the same command."""
     import asyncio
 
     from .coldstart import read_rows
+    from .runs.files import held
     from .session import teach_model
     from .sft import SftOptions
 
     if out.exists():
         raise MetaAgentXError(f"{out} is there already: remove it or choose another place")
-    options = SftOptions(steps, rows_per_step, learning_rate, min(10, steps), seed)
-    losses = asyncio.run(teach_model(read_rows(rows), model, out, options, out.with_name(f"{out.name}.work")))
+    options = SftOptions(
+        steps=steps,
+        rows_per_step=rows_per_step,
+        designer_share=designer_share,
+        learning_rate=learning_rate,
+        warmup_steps=min(10, steps),
+        seed=seed,
+    )
+    work = out.with_name(f"{out.name}.work")
+    with held(work):
+        losses = asyncio.run(teach_model(read_rows(rows), model, out, options, work))
     typer.echo(f"{out}: loss {losses[0]:.3f} at first, {losses[-1]:.3f} at last, {len(losses)} steps")
 
 

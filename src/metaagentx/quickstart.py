@@ -18,7 +18,7 @@ from .evaluation.request import Request, evaluate_run
 from .evaluation.result import Evaluation
 from .report import write_report
 from .runs import Run
-from .runs.files import write_whole
+from .runs.files import held, write_whole
 from .session import Lesson, ask_teacher, teach_model, train
 from .settings import stages_of
 from .sft import SftOptions
@@ -109,17 +109,12 @@ async def cold_start(config: Config, places: Places, size: Size) -> None:
     """A teacher's solved tasks, and a small new model that has learnt from them."""
     if not places.rows.exists():
         lesson = Lesson(size.taught, "programmed", manual=False)
-        rows, _ = await ask_teacher(_taught(config), ProgrammedTeacher(), lesson, places.root / "teacher")
+        taught = config.model_copy(update={"tasks": config.tasks.model_copy(update={"train": TAUGHT})})
+        rows, _ = await ask_teacher(taught, ProgrammedTeacher(), lesson, places.root / "teacher")
         write_rows(places.rows, rows)
     if not places.student.exists():
         options = replace(size.sft, seed=config.seed, threads=config.model.threads)
         await teach_model(read_rows(places.rows), f"preset:{PRESET}", places.student, options, places.root)
-
-
-def _taught(config: Config) -> Config:
-    once = config.rollout.model_copy(update={"designs": 1, "executions": 1})
-    tasks = config.tasks.model_copy(update={"train": TAUGHT})
-    return config.model_copy(update={"rollout": once, "tasks": tasks})
 
 
 async def reinforce(config: Config, places: Places) -> Run:
@@ -143,8 +138,12 @@ async def everything(
     recipe: Path, root: Path, overrides: Sequence[str], say: Callable[[str], None], size: Size = WHOLE
 ) -> Evaluation:
     """All parts, one after the other, and what came of them."""
-    places = Places(root)
-    config = load_config(recipe, [*overrides, f'model.path="{places.student}"'])
+    config = load_config(recipe, [*overrides, f'model.path="{Places(root).student}"'])
+    with held(root):
+        return await _parts(recipe, config, Places(root), say, size)
+
+
+async def _parts(recipe: Path, config: Config, places: Places, say: Callable[[str], None], size: Size) -> Evaluation:
     same_settings(places.settings, {"cold start": cold_settings(size), **config.model_dump(mode="json")})
     began = time.monotonic()
     say("1 of 4  cold start: a programmed teacher solves tasks, and a new small model learns from it")
@@ -161,7 +160,8 @@ async def everything(
     say(f"Report: {page}")
     say(f"Done in {(time.monotonic() - began) / 60:.1f} minutes. Try next:")
     rates = ", ".join(f"{role}={rate:g}" for stage in stages_of(config) for role, rate in stage.learning_rates.items())
-    evaluation = ["eval", run.directory, "--split", "test", "--limit", 100, "--samples", 4, "--out", root / "more"]
+    more = places.root / "more"
+    evaluation = ["eval", run.directory, "--split", "test", "--limit", 100, "--samples", 4, "--out", more]
     stages = f"stages=[{{steps=1, {rates}, epochs=3}}]"
     joint = ["train", recipe, "--run", "runs/joint", "--set", f'model.path="{places.student}"', "--set", stages]
     for words in (evaluation, joint):

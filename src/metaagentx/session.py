@@ -88,6 +88,10 @@ class Lesson:
     """Whether it reads the language's manual."""
     max_tokens: int = 8192
     """Of one reply."""
+    designs: int = 1
+    """For each task."""
+    executions: int = 1
+    """For each design."""
 
 
 async def ask_teacher(config: Config, policy: Policy, lesson: Lesson, directory: Path) -> tuple[list[Row], Bill]:
@@ -100,7 +104,7 @@ async def ask_teacher(config: Config, policy: Policy, lesson: Lesson, directory:
         teaching = Teaching(
             [tasks.task(TAUGHT_FROM + place) for place in range(lesson.count)],
             replace(resources, speakers=speakers),
-            rollout_options(config),
+            replace(rollout_options(config), designs=lesson.designs, executions=lesson.executions),
             lesson.teacher,
             lesson.manual,
             config.seed,

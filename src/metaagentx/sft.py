@@ -16,7 +16,7 @@ from .runs.files import write_whole
 from .types import Role
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SftOptions:
     """How long and how fast."""
 

@@ -16,12 +16,13 @@ from ..calls import Speaker
 from ..errors import MetaAgentXError
 from ..progress import Counter
 from ..rollout import Resources, RolloutOptions
+from ..runs.files import held
 from ..types import JSON, Task
 from ..workflow.validate import validate
 from .ballot import elect
 from .figures import mean_tokens
 from .methods import Method
-from .outcomes import Ledger, Outcome, held
+from .outcomes import Ledger, Outcome
 from .result import Evaluation
 from .sample import Place, Sampler
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from ..errors import MetaAgentXError
-from ..runs.files import explained, lock_holder, take_lock, write_whole
+from ..runs.files import explained, write_whole
 from ..runs.records import json_line, read_lines
 from ..types import JSON
 
@@ -86,23 +86,6 @@ class Ledger:
     def _explained(self) -> Iterator[None]:
         with explained(str(self._path), "what is finished is kept; when that is mended, the same command goes on"):
             yield
-
-
-@contextmanager
-def held(directory: Path) -> Iterator[None]:
-    """A directory that no other process writes results to."""
-    with explained(str(directory), "choose another directory"):
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-        except FileExistsError:
-            raise MetaAgentXError(f"{directory} is a file: choose another directory for the results") from None
-        lock = take_lock(directory / "lock")
-    if lock is None:
-        raise MetaAgentXError(f"{directory} is in use by {lock_holder(directory / 'lock')}: wait for it or stop it")
-    try:
-        yield
-    finally:
-        os.close(lock)
 
 
 def _is_outcome(line: Mapping[str, JSON]) -> bool:

@@ -157,5 +157,22 @@ def lock_holder(path: Path) -> str:
     return f"process {process} on {machine}" if process else "another process"
 
 
+@contextmanager
+def held(directory: Path) -> Iterator[None]:
+    """A directory that no other process writes to, as long as this lasts."""
+    with explained(str(directory), "choose another directory"):
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise MetaAgentXError(f"{directory} is a file, or below one: choose another directory") from None
+        lock = take_lock(directory / "lock")
+    if lock is None:
+        raise MetaAgentXError(f"{directory} is in use by {lock_holder(directory / 'lock')}: wait for it or stop it")
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
 def _beside(path: Path, why: str) -> Path:
     return path.with_name(f".{path.name}.{why}")
