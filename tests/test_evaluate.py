@@ -29,7 +29,7 @@ from metaagentx.evaluation import (
 from metaagentx.evaluation.ballot import elect
 from metaagentx.evaluation.figures import compare, interval, mean_tokens, summarise
 from metaagentx.evaluation.methods import standard_names
-from metaagentx.evaluation.request import PAPER, Request, evaluate_run
+from metaagentx.evaluation.request import PAPER, Request, evaluate_run, weights_mark
 from metaagentx.policy import BackendError
 from metaagentx.rewards.graders import Graders
 from metaagentx.runs import Run
@@ -495,3 +495,15 @@ def test_a_bad_request_is_one_line(nano: Path, tmp_path: Path, complaint: str) -
     with pytest.raises(MetaAgentXError) as refused:
         asyncio.run(evaluate_run(request))
     assert complaint in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_weights_are_known_by_what_they_hold_and_not_by_where_they_are(tmp_path: Path) -> None:
+    marks = []
+    for place, content in (("one/run", b"a" * 3_000_000), ("other/run", b"a" * 3_000_000), ("third/run", b"a" * 10)):
+        (tmp_path / place / "executor").mkdir(parents=True)
+        (tmp_path / place / "executor" / "model.safetensors").write_bytes(content)
+        marks.append(weights_mark(tmp_path / place))
+    assert marks[0] == marks[1] != marks[2]
+    weights = tmp_path / "one/run/executor/model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"b")
+    assert weights_mark(tmp_path / "one/run") != marks[1]

@@ -37,6 +37,7 @@ def test_everything_runs_goes_on_after_a_stop_and_gives_the_same_numbers(
     assert shlex.split(again)[2] == str(root / "run"), "the command can be copied"
     assert {"metaagentx", "cold start", "single agent", "self-consistency"} <= set(found.methods)
     before = (root / "run" / "metrics.jsonl").read_bytes()
+    root = root.rename(tmp_path / 'moved, and called "run"')
     repeated = runner.run(everything(RECIPE, root, OVERRIDES, said.append, SMALL))
     assert (root / "run" / "metrics.jsonl").read_bytes() == before
     assert repeated.to_json() == found.to_json()

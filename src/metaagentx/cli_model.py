@@ -16,7 +16,9 @@ def models() -> None:
 @model_app.command()
 def new(
     path: Annotated[Path, typer.Argument(help="A directory that is not there yet.")],
-    preset: Annotated[str, typer.Option(help="nano, tiny, small, 4m or 10m: 0.3 to 10 million parameters.")] = "tiny",
+    preset: Annotated[
+        str, typer.Option(help="nano, micro, tiny, small, 4m or 10m: 0.3 to 10 million parameters.")
+    ] = "tiny",
     seed: Annotated[int, typer.Option(help="Of the random weights.")] = 0,
 ) -> None:
     """Make a small Qwen3 model with random weights and a tokenizer for our language and protocol."""

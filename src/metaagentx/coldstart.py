@@ -156,7 +156,11 @@ def read_rows(path: Path) -> list[Row]:
     """What `write_rows` wrote, or a file of your own with `messages` and `role`."""
     if not path.is_file():
         raise MetaAgentXError(f"there is no file {path}: `metaagentx coldstart` makes one")
-    return [_read_row(path, number, line) for number, line in enumerate(path.read_text().splitlines(), 1)]
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise MetaAgentXError(f"{path} is no text ({error}): remove it and make it anew") from error
+    return [_read_row(path, number, line) for number, line in enumerate(lines, 1)]
 
 
 def _read_row(path: Path, number: int, line: str) -> Row:
@@ -177,5 +181,11 @@ def _write_batch(path: Path, rows: Sequence[Row], bill: Bill) -> None:
 
 
 def _read_batch(path: Path) -> tuple[list[Row], Bill]:
-    first, *lines = path.read_text().splitlines()
-    return [_read_row(path, number, line) for number, line in enumerate(lines, 2)], Bill(**json.loads(first))
+    try:
+        first, *lines = path.read_text("utf-8").splitlines()
+        bill = Bill(**json.loads(first))
+    except (ValueError, TypeError) as error:
+        raise MetaAgentXError(
+            f"{path} is damaged ({error!r}): remove it, and the same command makes it anew"
+        ) from error
+    return [_read_row(path, number, line) for number, line in enumerate(lines, 2)], bill

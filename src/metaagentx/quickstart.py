@@ -6,6 +6,8 @@ on where it was stopped. The same seed gives the same numbers.
 
 import json
 import shlex
+import shutil
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,12 +15,13 @@ from pathlib import Path
 
 from .coldstart import read_rows, write_rows
 from .config import Config, load_config, to_toml
+from .config.toml import quote
 from .errors import MetaAgentXError
 from .evaluation.request import Request, evaluate_run
 from .evaluation.result import Evaluation
 from .report import write_report
 from .runs import Run
-from .runs.files import held, write_whole
+from .runs.files import explained, held, write_whole
 from .session import Lesson, ask_teacher, teach_model, train
 from .settings import stages_of
 from .sft import SftOptions
@@ -85,6 +88,12 @@ def cold_settings(size: Size) -> list[object]:
     return [TAUGHT, SLIPS, FORGETS, PRESETS[PRESET], size]
 
 
+def _settings(config: Config) -> dict[str, object]:
+    """The recipe but for where the model is: the directory may be moved, and named in another way."""
+    found = config.model_dump(mode="json")
+    return {**found, "model": {key: value for key, value in found["model"].items() if key != "path"}}
+
+
 def same_settings(place: Path, settings: Mapping[str, object]) -> None:
     """Write down what a directory is made with, or refuse to go on there with anything else."""
     wanted = json.loads(json.dumps(settings, default=str))
@@ -94,7 +103,7 @@ def same_settings(place: Path, settings: Mapping[str, object]) -> None:
         return
     try:
         written = json.loads(place.read_bytes())
-    except ValueError:
+    except (ValueError, OSError, RecursionError):
         written = None
     if not isinstance(written, dict):
         raise MetaAgentXError(f"{place} is damaged: remove {place.parent}, or choose another directory with --dir")
@@ -107,6 +116,11 @@ def same_settings(place: Path, settings: Mapping[str, object]) -> None:
 
 async def cold_start(config: Config, places: Places, size: Size) -> None:
     """A teacher's solved tasks, and a small new model that has learnt from them."""
+    with explained(str(places.root), "make room, and the same command goes on"):
+        await _cold_start(config, places, size)
+
+
+async def _cold_start(config: Config, places: Places, size: Size) -> None:
     if not places.rows.exists():
         lesson = Lesson(size.taught, "programmed", manual=False)
         taught = config.model_copy(update={"tasks": config.tasks.model_copy(update={"train": TAUGHT})})
@@ -121,7 +135,7 @@ async def reinforce(config: Config, places: Places) -> Run:
     """Train by the recipe, from where the run stands."""
     if (places.run / "run.json").exists():
         run = Run.resume(places.run)
-        config = load_config(places.run / "config.toml")
+        config = load_config(places.run / "config.toml", [f"model.path={quote(config.model.path)}"])
     else:
         run = Run.create(places.run, to_toml(config))
     await train(run, config)
@@ -138,13 +152,13 @@ async def everything(
     recipe: Path, root: Path, overrides: Sequence[str], say: Callable[[str], None], size: Size = WHOLE
 ) -> Evaluation:
     """All parts, one after the other, and what came of them."""
-    config = load_config(recipe, [*overrides, f'model.path="{Places(root).student}"'])
+    config = load_config(recipe, [*overrides, f"model.path={quote(str(Places(root).student))}"])
     with held(root):
         return await _parts(recipe, config, Places(root), say, size)
 
 
 async def _parts(recipe: Path, config: Config, places: Places, say: Callable[[str], None], size: Size) -> Evaluation:
-    same_settings(places.settings, {"cold start": cold_settings(size), **config.model_dump(mode="json")})
+    same_settings(places.settings, {"cold start": cold_settings(size), **_settings(config)})
     began = time.monotonic()
     say("1 of 4  cold start: a programmed teacher solves tasks, and a new small model learns from it")
     await cold_start(config, places, size)
@@ -162,12 +176,19 @@ async def _parts(recipe: Path, config: Config, places: Places, say: Callable[[st
     rates = ", ".join(f"{role}={rate:g}" for stage in stages_of(config) for role, rate in stage.learning_rates.items())
     more = places.root / "more"
     evaluation = ["eval", run.directory, "--split", "test", "--limit", 100, "--samples", 4, "--out", more]
+    model = f"model.path={quote(str(places.student))}"
     stages = f"stages=[{{steps=1, {rates}, epochs=3}}]"
-    joint = ["train", recipe, "--run", "runs/joint", "--set", f'model.path="{places.student}"', "--set", stages]
+    joint = ["train", recipe, "--run", "runs/joint", "--set", model, "--set", stages]
     for words in (evaluation, joint):
-        say(f"  metaagentx {shlex.join(map(str, words))}")
+        say(f"  {shlex.join(map(str, [_program(), *words]))}")
     say("  write a recipe for your own tasks: docs/tasks.md, docs/config.md")
     return found
+
+
+def _program() -> str:
+    """How to call us from here."""
+    called = Path(sys.argv[0])
+    return str(called) if called.name == "metaagentx" and not shutil.which("metaagentx") else "metaagentx"
 
 
 def summary(found: Evaluation, tested: int) -> list[str]:

@@ -1,6 +1,7 @@
 """The evaluation of a run: its checkpoint, the model it began from, and which tasks."""
 
 import difflib
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,8 @@ from .result import Evaluation
 PAPER = ("livecodebench", "apps", "codecontests", "aime24", "aime25", "olympiadbench")
 """The paper's benchmarks."""
 _PRESET = "preset:"
+_WEIGHTS = (".safetensors", ".gguf", ".bin", ".pt")
+_LOOKED_AT = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,8 @@ class Answer:
 
     found: Evaluation
     directory: Path
+    missing: Path | None = None
+    """The model from before the training, where methods were left out because it is not there."""
 
 
 async def evaluate_run(request: Request) -> Answer:
@@ -65,7 +70,7 @@ async def evaluate_run(request: Request) -> Answer:
     old = None if OLD_NAMES.isdisjoint(names) else _policies_at(config, before, _gguf(config, request))
     async with open_resources(config, new) as resources:
         speakers = None if old is None else speakers_of(config, old)
-        weights = (f"{run.directory.resolve().name}@{step}", str(before.resolve()))
+        weights = (weights_mark(checkpoint), weights_mark(before))
         methods = [m for m in standard_methods(resources.speakers, speakers, scripts, weights) if m.name in names]
         options = EvaluationOptions(
             samples=request.samples,
@@ -75,7 +80,8 @@ async def evaluate_run(request: Request) -> Answer:
             at_once=config.rollout.in_flight,
         )
         directory = request.out or run.directory / "evaluation" / checkpoint.name
-        return Answer(await evaluate(methods, sets, resources, options, directory), directory)
+        missing = None if request.methods or before.exists() else before
+        return Answer(await evaluate(methods, sets, resources, options, directory), directory, missing)
 
 
 def task_sets(config: Config, request: Request) -> dict[str, Sequence[Task]]:
@@ -103,6 +109,19 @@ def _load(source: str, request: Request, data_dir: Path | None) -> list[Task]:
         return list(tasks.first(request.limit))
     # In an order without meaning: files are often sorted, by difficulty for instance.
     return [tasks.drawn(0, number) for number in range(min(request.limit or len(tasks), len(tasks)))]
+
+
+def weights_mark(directory: Path) -> str:
+    """A name for the weights in a directory, by what the ends of their files hold, wherever the directory is."""
+    mark = hashlib.sha256()
+    for file in sorted(path for path in directory.rglob("*") if path.suffix in _WEIGHTS):
+        size = file.stat().st_size
+        mark.update(f"{file.relative_to(directory)} {size}\n".encode())
+        with file.open("rb") as stream:
+            mark.update(stream.read(_LOOKED_AT))
+            stream.seek(max(0, size - _LOOKED_AT))
+            mark.update(stream.read())
+    return mark.hexdigest()[:16]
 
 
 def _short_names(sets: Mapping[str, Sequence[Task]]) -> dict[str, Sequence[Task]]:

@@ -150,6 +150,10 @@ class Sandbox:
         return self._spawn()
 
     def _spawn(self) -> Child:
+        if not self._servers:
+            raise SandboxUnavailable(
+                "the sandbox has no server any more: it was stopped, or could not be started again"
+            )
         server = min(self._servers, key=lambda server: server.load)
         return server.spawn(next(self._numbers))
 

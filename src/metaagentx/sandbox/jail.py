@@ -64,7 +64,11 @@ for name in {PRELOAD!r}: importlib.import_module(name)
 print(open("/proc/self/maps").read())
 """
     command = [str(executable), *_FLAGS, "-c", question]
-    mapped = subprocess.run(command, env=_ENVIRONMENT, capture_output=True, text=True, timeout=60, check=True).stdout
+    # In a session of its own: a person's Ctrl-C is for us, who then end it in order.
+    asked = subprocess.run(
+        command, env=_ENVIRONMENT, capture_output=True, text=True, timeout=60, check=True, start_new_session=True
+    )
+    mapped = asked.stdout
     names = [line.split(None, 5)[5] for line in mapped.splitlines() if ".so" in line and "/" in line]
     stdlib = Path(sysconfig.get_path("stdlib", vars=_base_variables())).resolve()
     libraries = sorted({Path(name) for name in names})
