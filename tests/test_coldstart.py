@@ -214,6 +214,29 @@ def test_a_damaged_state_is_named_in_one_line(text: str, runner: asyncio.Runner,
     assert "\n" not in str(caught.value)
 
 
+BILL = '{"tasks": 1, "executions": 1, "solved": 1, "prompt_tokens": 0, "completion_tokens": 0}'
+LIES = ["", "[]", "{}x", "[" * 100_000, '{"tasks": 1, "others": 2}', '{"tasks": "many"}', '{"solved": null}']
+LIES += [
+    f"{BILL}\n{line}" for line in ("{}", "[]", '{"messages": [], "role": "executor"}', '{"messages": 1, "role": 2}')
+]
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_damaged_batch_is_named_in_one_line(
+    lie: str, runner: asyncio.Runner, sandbox: Sandbox, graders: Graders, tmp_path: Path
+) -> None:
+    (tmp_path / "batch-00000.jsonl").write_text(lie)
+    with pytest.raises(MetaAgentXError, match=r"batch-00000\.jsonl") as caught:
+        runner.run(collect(teaching(sandbox, graders, 6), tmp_path))
+    assert "\n" not in str(caught.value)
+
+
+def test_rows_that_are_no_text_are_named_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_bytes(b"\xff\xfe")
+    with pytest.raises(MetaAgentXError, match=r"rows\.jsonl is no text"):
+        read_rows(tmp_path / "rows.jsonl")
+
+
 def test_the_commands_teach_a_model(tmp_path: Path) -> None:
     """From tasks to a taught model as a user does it, in a directory with a space."""
     place = tmp_path / "a place"
@@ -231,3 +254,6 @@ def test_the_commands_teach_a_model(tmp_path: Path) -> None:
             busy = command(*refused)
             assert (busy.returncode, "is in use by process" in busy.stderr) == (2, True), busy.stderr
             assert "Traceback" not in busy.stderr
+    (tmp_path / "odd" / "lock").mkdir(parents=True)
+    odd = command("coldstart", source, "--out", tmp_path / "odd")
+    assert (odd.returncode, odd.stderr.count("\n"), "lock should be a file" in odd.stderr) == (2, 1, True), odd.stderr

@@ -507,3 +507,6 @@ def test_weights_are_known_by_what_they_hold_and_not_by_where_they_are(tmp_path:
     weights = tmp_path / "one/run/executor/model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"b")
     assert weights_mark(tmp_path / "one/run") != marks[1]
+    (tmp_path / "other/run/not.bin").mkdir()  # a directory, and a link that leads nowhere
+    (tmp_path / "other/run/nowhere.safetensors").symlink_to(tmp_path / "nowhere")
+    assert weights_mark(tmp_path / "other/run") == marks[1]

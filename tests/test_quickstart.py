@@ -45,9 +45,11 @@ def test_everything_runs_goes_on_after_a_stop_and_gives_the_same_numbers(
         runner.run(everything(RECIPE, root, OVERRIDES, said.append, SMALL))
     with pytest.raises(MetaAgentXError, match="was made with another seed: remove it, or choose another"):
         runner.run(everything(RECIPE, root, [*OVERRIDES, "seed=1"], said.append, SMALL))
-    (root / "settings.json").write_text("[")
-    with pytest.raises(MetaAgentXError, match=r"settings\.json is damaged: remove"):
-        runner.run(everything(RECIPE, root, OVERRIDES, said.append, SMALL))
+    for lie in ("[", "[]", "[" * 100_000, "\\xff", None):
+        (root / "settings.json").unlink()
+        (root / "settings.json").mkdir() if lie is None else (root / "settings.json").write_text(lie)
+        with pytest.raises(MetaAgentXError, match=r"settings\.json is damaged: remove"):
+            runner.run(everything(RECIPE, root, OVERRIDES, said.append, SMALL))
 
 
 PROGRAM = f"""

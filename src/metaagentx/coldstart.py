@@ -184,7 +184,9 @@ def _read_batch(path: Path) -> tuple[list[Row], Bill]:
     try:
         first, *lines = path.read_text("utf-8").splitlines()
         bill = Bill(**json.loads(first))
-    except (ValueError, TypeError) as error:
+        if not all(type(count) is int for count in asdict(bill).values()):
+            raise ValueError("its counts are no numbers")
+    except (ValueError, TypeError, RecursionError) as error:
         raise MetaAgentXError(
             f"{path} is damaged ({error!r}): remove it, and the same command makes it anew"
         ) from error

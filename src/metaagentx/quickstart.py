@@ -5,9 +5,6 @@ on where it was stopped. The same seed gives the same numbers.
 """
 
 import json
-import shlex
-import shutil
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +17,7 @@ from .errors import MetaAgentXError
 from .evaluation.request import Request, evaluate_run
 from .evaluation.result import Evaluation
 from .report import write_report
-from .runs import Run
+from .runs import Run, command
 from .runs.files import explained, held, write_whole
 from .session import Lesson, ask_teacher, teach_model, train
 from .settings import stages_of
@@ -117,18 +114,14 @@ def same_settings(place: Path, settings: Mapping[str, object]) -> None:
 async def cold_start(config: Config, places: Places, size: Size) -> None:
     """A teacher's solved tasks, and a small new model that has learnt from them."""
     with explained(str(places.root), "make room, and the same command goes on"):
-        await _cold_start(config, places, size)
-
-
-async def _cold_start(config: Config, places: Places, size: Size) -> None:
-    if not places.rows.exists():
-        lesson = Lesson(size.taught, "programmed", manual=False)
-        taught = config.model_copy(update={"tasks": config.tasks.model_copy(update={"train": TAUGHT})})
-        rows, _ = await ask_teacher(taught, ProgrammedTeacher(), lesson, places.root / "teacher")
-        write_rows(places.rows, rows)
-    if not places.student.exists():
-        options = replace(size.sft, seed=config.seed, threads=config.model.threads)
-        await teach_model(read_rows(places.rows), f"preset:{PRESET}", places.student, options, places.root)
+        if not places.rows.exists():
+            lesson = Lesson(size.taught, "programmed", manual=False)
+            taught = config.model_copy(update={"tasks": config.tasks.model_copy(update={"train": TAUGHT})})
+            rows, _ = await ask_teacher(taught, ProgrammedTeacher(), lesson, places.root / "teacher")
+            write_rows(places.rows, rows)
+        if not places.student.exists():
+            options = replace(size.sft, seed=config.seed, threads=config.model.threads)
+            await teach_model(read_rows(places.rows), f"preset:{PRESET}", places.student, options, places.root)
 
 
 async def reinforce(config: Config, places: Places) -> Run:
@@ -180,15 +173,9 @@ async def _parts(recipe: Path, config: Config, places: Places, say: Callable[[st
     stages = f"stages=[{{steps=1, {rates}, epochs=3}}]"
     joint = ["train", recipe, "--run", "runs/joint", "--set", model, "--set", stages]
     for words in (evaluation, joint):
-        say(f"  {shlex.join(map(str, [_program(), *words]))}")
+        say(f"  {command(*words)}")
     say("  write a recipe for your own tasks: docs/tasks.md, docs/config.md")
     return found
-
-
-def _program() -> str:
-    """How to call us from here."""
-    called = Path(sys.argv[0])
-    return str(called) if called.name == "metaagentx" and not shutil.which("metaagentx") else "metaagentx"
 
 
 def summary(found: Evaluation, tested: int) -> list[str]:

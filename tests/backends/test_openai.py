@@ -20,13 +20,16 @@ import pytest
 
 from metaagentx.backends.openai import OpenAIPolicy
 from metaagentx.calls import Speaker, TooLong, Unanswered
+from metaagentx.coldstart import read_rows
 from metaagentx.errors import MetaAgentXError
 from metaagentx.policy import BackendError, Completion, CountsWork, Policy, SamplingParams
 from metaagentx.rewards.graders import Graders
 from metaagentx.rollout import RolloutOptions, grow
 from metaagentx.sandbox import Sandbox
+from metaagentx.teacher import ProgrammedTeacher
 from metaagentx.types import Role
 from metaagentx.workflow.reply import DESIGNER_LINE
+from tests.commands import command
 from tests.growing import (
     COMPUTE,
     RIGHT,
@@ -587,3 +590,28 @@ def test_the_package_is_imported_when_it_is_needed(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "openai", None)
     with pytest.raises(MetaAgentXError, match=r"^the openai backend needs: pip install 'metaagentx\[openai\]'$"):
         OpenAIPolicy("m")
+
+
+def test_a_teacher_behind_a_server_by_the_command(tmp_path: Path) -> None:
+    """It reads the manual, and what it solved is kept without. Tokens are counted. What is done is not asked again."""
+    teacher = ProgrammedTeacher()
+
+    def taught(asked: dict[str, Any], number: int) -> Reply:
+        prompt = teacher.tokenizer.encode_chat(asked["messages"])
+        reply = asyncio.run(teacher.sample(prompt, SamplingParams(8192, seed=asked["seed"])))
+        return said(teacher.tokenizer.decode(reply.tokens))
+
+    with serving(taught) as server:
+        words = ["coldstart", "gym:number_sorting?max_numbers=4", "--out", tmp_path, "--count", 8, "--teacher", "m"]
+        words += ["--base-url", server.url, "--price-read", 1e5, "--price-written", 1e6]
+        done = command(*words)
+        assert done.returncode == 0, done.stderr
+        calls = len(server.asked)
+        assert f"{7 * calls} tokens read, {3 * calls} written, {0.7 * calls + 3 * calls:.2f} spent" in done.stdout
+        designers = [a["messages"][0]["content"] for a in server.asked if DESIGNER_LINE in a["messages"][0]["content"]]
+        assert len(designers) == 8 and min(map(len, designers)) > 10 * len(DESIGNER_LINE)
+        rows = read_rows(tmp_path / "coldstart.jsonl")
+        assert {row.messages[0]["content"] for row in rows if row.role is Role.DESIGNER} == {DESIGNER_LINE}
+        assert {row.teacher for row in rows} == {"m"}
+        again = command(*words)
+        assert (again.stdout, len(server.asked)) == (done.stdout, calls)

@@ -168,6 +168,7 @@ class _Work:
         return found
 
     async def _sample(self, method: Method, name: str, places: Sequence[Place], ledger: Ledger) -> None:
+        # Without the directories of a file's path: the same tasks have the same seeds wherever they are.
         sampler = Sampler(self._resources, self._rollout, (self._options.seed, "evaluation", Path(name).name))
         waiting, solved = iter(places), 0
 

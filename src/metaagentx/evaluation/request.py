@@ -114,7 +114,7 @@ def _load(source: str, request: Request, data_dir: Path | None) -> list[Task]:
 def weights_mark(directory: Path) -> str:
     """A name for the weights in a directory, by what the ends of their files hold, wherever the directory is."""
     mark = hashlib.sha256()
-    for file in sorted(path for path in directory.rglob("*") if path.suffix in _WEIGHTS):
+    for file in sorted(path for path in directory.rglob("*") if path.suffix in _WEIGHTS and path.is_file()):
         size = file.stat().st_size
         mark.update(f"{file.relative_to(directory)} {size}\n".encode())
         with file.open("rb") as stream:

@@ -11,7 +11,7 @@ process trains it: viewer, evaluation and reports read this directory and nothin
 """
 
 from .records import Best
-from .run import Run, resume_command
+from .run import Run, command, resume_command
 from .trees import rollout_from_json, rollout_to_json
 
-__all__ = ["Best", "Run", "resume_command", "rollout_from_json", "rollout_to_json"]
+__all__ = ["Best", "Run", "command", "resume_command", "rollout_from_json", "rollout_to_json"]

@@ -165,7 +165,10 @@ def held(directory: Path) -> Iterator[None]:
             directory.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError):
             raise MetaAgentXError(f"{directory} is a file, or below one: choose another directory") from None
-        lock = take_lock(directory / "lock")
+        try:
+            lock = take_lock(directory / "lock")
+        except IsADirectoryError:
+            raise MetaAgentXError(f"{directory / 'lock'} should be a file: choose another directory") from None
     if lock is None:
         raise MetaAgentXError(f"{directory} is in use by {lock_holder(directory / 'lock')}: wait for it or stop it")
     try:

@@ -3,6 +3,7 @@
 import os
 import shlex
 import shutil
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
@@ -307,7 +308,14 @@ def _refuse_existing(directory: Path) -> None:
 
 def resume_command(directory: Path) -> str:
     """What a person types to go on with a run."""
-    return f"metaagentx train --resume {shlex.quote(str(directory))}"
+    return command("train", "--resume", directory)
+
+
+def command(*words: object) -> str:
+    """What a person types to call us again from here: our name, or where we are if the shell does not know it."""
+    called = Path(sys.argv[0])
+    unknown = called.name == "metaagentx" and not shutil.which("metaagentx")
+    return shlex.join(map(str, [called if unknown else "metaagentx", *words]))
 
 
 def _numbered(paths: Iterable[Path]) -> Iterator[tuple[int, Path]]:
