@@ -32,7 +32,17 @@ LAYERS = [
     {"evaluation"},
     {"report", "viewer", "doctor"},
     {"quickstart"},
-    {"doctor_view", "cli_grade", "cli_tasks", "cli_model", "cli_train", "cli_eval", "cli_learn", "cli_report"},
+    {
+        "doctor_view",
+        "cli_grade",
+        "cli_tasks",
+        "cli_model",
+        "cli_train",
+        "cli_eval",
+        "cli_learn",
+        "cli_report",
+        "cli_recipes",
+    },
     {"cli"},
 ]
 # The two that stand on nothing but the standard library: they are copied into the jail.

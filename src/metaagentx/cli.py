@@ -10,6 +10,7 @@ from .cli_eval import evaluate_command
 from .cli_grade import grade
 from .cli_learn import coldstart, quickstart, sft
 from .cli_model import model_app
+from .cli_recipes import recipes_app
 from .cli_report import report_command
 from .cli_tasks import tasks_app
 from .cli_train import train
@@ -58,6 +59,7 @@ app.command()(coldstart)
 app.command()(sft)
 app.command()(grade)
 app.add_typer(model_app, name="model")
+app.add_typer(recipes_app, name="recipes")
 app.add_typer(tasks_app, name="tasks")
 
 

@@ -107,15 +107,16 @@ def sft(  # noqa: PLR0913, PLR0917  options of a command
 
 def quickstart(
     directory: Annotated[Path, typer.Option("--dir", help="Where everything goes.")] = Path("runs/quickstart"),
-    recipe: Annotated[Path, typer.Option(help="How to train.")] = Path("recipes/tiny.toml"),
+    recipe: Annotated[str, typer.Option(help="How to train: a file, or the name of a bundled recipe.")] = "tiny",
     seed: Annotated[int, typer.Option(help="The same seed gives the same numbers.")] = 0,
 ) -> None:
     """From nothing to a trained system, a report and what to try next, on a laptop. Stopped, it goes on."""
     import asyncio
 
+    from .config.bundled import find_recipe
     from .quickstart import everything
 
     try:
-        asyncio.run(everything(recipe, directory, [f"seed={seed}"], typer.echo))
+        asyncio.run(everything(find_recipe(recipe), directory, [f"seed={seed}"], typer.echo))
     except KeyboardInterrupt:
         raise MetaAgentXError("stopped; the same command goes on from here") from None

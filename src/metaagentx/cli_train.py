@@ -9,7 +9,9 @@ from .errors import MetaAgentXError
 
 
 def train(
-    recipe: Annotated[Path | None, typer.Argument(help="A recipe, such as recipes/tiny.toml.")] = None,
+    recipe: Annotated[
+        str | None, typer.Argument(help="A file, or a name that `metaagentx recipes list` shows.")
+    ] = None,
     run: Annotated[Path | None, typer.Option("--run", help="The run's directory; runs/<recipe> by default.")] = None,
     overrides: Annotated[list[str] | None, typer.Option("--set", help="key=value, such as rollout.designs=8.")] = None,
     resume: Annotated[Path | None, typer.Option("--resume", help="Go on with this run instead of a new one.")] = None,
@@ -20,6 +22,7 @@ def train(
     import shutil
 
     from . import session
+    from .config.bundled import find_recipe
     from .runs import resume_command
 
     if sum(given is not None for given in (recipe, resume, fork)) != 1:
@@ -34,7 +37,8 @@ def train(
         opened, config = session.fork_run(fork, run, overrides or [])
     else:
         assert recipe is not None
-        opened, config = session.start_run(recipe, run or Path("runs") / recipe.stem, overrides or [])
+        path = find_recipe(recipe)
+        opened, config = session.start_run(path, run or Path("runs") / path.stem, overrides or [])
     try:
         asyncio.run(session.train(opened, config))
     except MetaAgentXError:
