@@ -1,5 +1,7 @@
-# Every target sets up what it needs: .venv, made with the newest Python from 3.11 on, and the tested versions.
-PYTHON ?= python3
+# Every target sets up what it needs: .venv, made with the first Python from 3.11 on that is found, and the tested
+# versions. `make PYTHON=/path/to/python3.12 ...` chooses another Python.
+PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
@@ -12,15 +14,14 @@ help:
 	@echo "make test         set up .venv, then format, lint, types and tests"
 	@echo "make test-all     the same with the slow tests"
 	@echo "make check        format, lint and types only"
-	@echo "make fix          let ruff mend format and lint"
+	@echo "make fix          let ruff fix format and lint"
 	@echo "make bench        measure sandbox, graders and sampling against their demands"
 	@echo "make clean        remove .venv and caches"
 
-$(INSTALLED): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-		{ echo "MetaAgent-X needs Python 3.11 or newer; say which one: make PYTHON=/path/to/python3.12 ..."; exit 2; }
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,tasks,hub,local,openai]"
+$(INSTALLED): pyproject.toml constraints.txt dev/install.py
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+		{ echo "MetaAgent-X needs Python 3.11 or newer: make PYTHON=/path/to/python3.12 ..."; exit 2; }
+	@$(PYTHON) dev/install.py $(VENV)
 	@touch $(INSTALLED)
 
 quickstart: $(INSTALLED)

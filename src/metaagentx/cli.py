@@ -24,22 +24,32 @@ app = typer.Typer(
 )
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from . import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
+
+
 @app.callback()
-def root() -> None:
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
     """Multi-agent systems that design themselves and learn to execute their designs."""
 
 
-@app.command()
-def version() -> None:
+@app.command("version")
+def version_command() -> None:
     """Print the version."""
-    from . import __version__
-
-    typer.echo(__version__)
+    _print_version(True)
 
 
 @app.command()
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False) -> None:
-    """Show what this machine offers, what is missing, and the command that mends it."""
+    """Show what this machine offers, what is missing, and the command that adds it."""
     from .doctor import examine
     from .doctor_view import show
 

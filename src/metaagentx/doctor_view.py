@@ -17,6 +17,7 @@ def show(report: Report) -> None:
     table.add_row("cores", str(report.cores))
     table.add_row("memory", f"{report.memory_available_gib} of {report.memory_gib} GiB free")
     table.add_row("disk", f"{report.disk_free_gib} GiB free here")
+    table.add_row("device", report.device)
     for name, version in report.versions.items():
         table.add_row(name, version or "not installed")
     table.add_row("sandbox", f"{report.sandbox.tier or 'NONE'}: {'; '.join(report.sandbox.why)}")
@@ -25,6 +26,12 @@ def show(report: Report) -> None:
     console = Console(soft_wrap=True, highlight=False)
     console.print(table)
     for problem in report.problems:
-        console.print(f"\n[bold red]{escape(problem.what)}[/]\n  {escape(problem.fix)}")
-    if not report.problems:
-        console.print("\nEverything is there.")
+        if not problem.optional:
+            console.print(f"\n[bold red]{escape(problem.what)}[/]\n  {escape(problem.fix)}")
+    optional = [problem for problem in report.problems if problem.optional]
+    if optional:
+        console.print("\nNot needed for the quickstart:")
+    for problem in optional:
+        console.print(f"  {escape(problem.what)}\n    {escape(problem.fix)}")
+    if len(optional) == len(report.problems):
+        console.print("\nEverything that the quickstart needs is there.")

@@ -17,6 +17,7 @@ from functools import lru_cache
 from types import CodeType
 from typing import Any
 
+from ..tasks.gym_library import import_reasoning_gym
 from ..types import JSON
 from ..workflow.protocol import reply_answer
 
@@ -115,9 +116,7 @@ def _as_tuples(value: Any) -> Any:
 
 @lru_cache(maxsize=64)
 def _dataset(generator: str, config: str) -> Any:
-    import reasoning_gym
-
-    return reasoning_gym.create_dataset(generator, **json.loads(config))
+    return import_reasoning_gym().create_dataset(generator, **json.loads(config))
 
 
 class _Watch:
@@ -148,8 +147,6 @@ def _is_formula(code: CodeType) -> bool:
 
 def warm_up() -> None:
     """Import everything, and from then on watch what scorers evaluate."""
-    import reasoning_gym
-
-    dataset = reasoning_gym.create_dataset("countdown", seed=1, size=1)
+    dataset = import_reasoning_gym().create_dataset("countdown", seed=1, size=1)
     dataset.score_answer("1+2", dataset[0])
     sys.addaudithook(_audit)

@@ -8,7 +8,6 @@ generator's world is. Settings are the generator's own configuration fields; `le
 import copy
 import dataclasses
 import json
-import warnings
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 from ..types import JSON, GymEntry, Task
 from .address import nearest, refuse_unknown
 from .fingerprint import digest, exact
+from .gym_library import NEEDS_PYCOSAT, has_pycosat, import_reasoning_gym
 from .rows import TaskError, first_line
 from .taskset import Head, TaskSet, head_of
 
@@ -85,15 +85,13 @@ def split_of(mark: str) -> str:
 
 def generators() -> list[str]:
     """The names that can be asked for."""
-    return sorted(set(_registered()) - set(REFUSED))
+    lacking = set() if has_pycosat() else {NEEDS_PYCOSAT}
+    return sorted(set(_registered()) - set(REFUSED) - lacking)
 
 
 def _registered() -> Any:
     """All generators with their classes, by name."""
-    with warnings.catch_warnings():  # of a library that this one imports, when it is compiled for the first time
-        warnings.simplefilter("ignore", SyntaxWarning)
-        from reasoning_gym.factory import DATASETS
-    return DATASETS
+    return import_reasoning_gym().factory.DATASETS
 
 
 class _Blocks:
@@ -133,11 +131,13 @@ def _config_class(generator: str) -> Any:
     try:
         registered = _registered()
     except ImportError:
-        raise TaskError("gym tasks need: pip install reasoning-gym==0.1.25") from None
+        raise TaskError("gym tasks need reasoning-gym: pip install 'metaagentx[tasks]'") from None
     if generator in REFUSED:
         raise TaskError(f"gym:{generator} is not offered: {REFUSED[generator]}")
     if generator not in registered:
         raise TaskError(f"no generator {generator!r}: {nearest(generator, generators())}")
+    if generator == NEEDS_PYCOSAT and not has_pycosat():
+        raise TaskError(f"gym:{generator} needs pycosat, which needs a C compiler: pip install pycosat")
     return registered[generator][1]
 
 
