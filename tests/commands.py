@@ -4,8 +4,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+COMMAND = Path(sys.executable).parent / "metaagentx"
+
 
 def command(*words: object) -> subprocess.CompletedProcess[str]:
     """Run `metaagentx` with these words."""
-    path = Path(sys.executable).parent / "metaagentx"
-    return subprocess.run([path, *map(str, words)], capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run([COMMAND, *map(str, words)], capture_output=True, text=True, timeout=120, check=False)

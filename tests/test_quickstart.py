@@ -4,22 +4,19 @@ import asyncio
 import json
 import shlex
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from metaagentx.errors import MetaAgentXError
-from metaagentx.quickstart import Size, everything
+from metaagentx.quickstart import SMALL, SMALL_OVERRIDES, everything
 from metaagentx.runs import Run
 from metaagentx.runs.files import held
-from metaagentx.sft import SftOptions
+from tests.commands import COMMAND
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "tiny.toml"
-SMALL = Size(taught=24, sft=SftOptions(steps=6, rows_per_step=8, learning_rate=3e-3, warmup_steps=2), tested=2)
-OVERRIDES = ["steps=2", "tasks.per_step=2", "tasks.held_out=4", "evaluation.tasks=4", "evaluation.every=2"]
-OVERRIDES += ["stages=[{steps=1, designer=1e-4, epochs=2}, {steps=1, executor=1e-4, epochs=2}]"]
+OVERRIDES = [*SMALL_OVERRIDES]
 
 
 def test_everything_runs_goes_on_after_a_stop_and_gives_the_same_numbers(
@@ -52,19 +49,10 @@ def test_everything_runs_goes_on_after_a_stop_and_gives_the_same_numbers(
             runner.run(everything(RECIPE, root, OVERRIDES, said.append, SMALL))
 
 
-PROGRAM = f"""
-import asyncio, sys
-from pathlib import Path
-from metaagentx.quickstart import Size, everything
-from metaagentx.sft import SftOptions
-asyncio.run(everything(Path({str(RECIPE)!r}), Path(sys.argv[1]), {OVERRIDES!r}, print, {SMALL!r}))
-"""
-
-
 @pytest.mark.slow
 def test_killed_in_every_part_it_goes_on_to_the_same_numbers(tmp_path: Path) -> None:
     def start(root: Path) -> "subprocess.Popen[bytes]":
-        return subprocess.Popen([sys.executable, "-c", PROGRAM, str(root)], stdout=subprocess.DEVNULL)
+        return subprocess.Popen([COMMAND, "quickstart", "--small", "--dir", root], stdout=subprocess.DEVNULL)
 
     assert start(tmp_path / "whole").wait(timeout=300) == 0
     for sign in ("teacher", "new", "sft", "run/run.json", "run/metrics.jsonl", "run/outcomes"):

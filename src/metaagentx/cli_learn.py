@@ -106,17 +106,24 @@ def sft(  # noqa: PLR0913, PLR0917  options of a command
 
 
 def quickstart(
-    directory: Annotated[Path, typer.Option("--dir", help="Where everything goes.")] = Path("runs/quickstart"),
+    directory: Annotated[
+        Path | None, typer.Option("--dir", help="Where everything goes; runs/quickstart by default.")
+    ] = None,
     recipe: Annotated[str, typer.Option(help="How to train: a file, or the name of a bundled recipe.")] = "tiny",
     seed: Annotated[int, typer.Option(help="The same seed gives the same numbers.")] = 0,
+    small: Annotated[
+        bool, typer.Option("--small", help="Half a minute: check that all parts work; nothing is learned.")
+    ] = False,
 ) -> None:
     """From nothing to a trained system, a report and what to try next, on a laptop. Stopped, it goes on."""
     import asyncio
 
     from .config.bundled import find_recipe
-    from .quickstart import everything
+    from .quickstart import SMALL, SMALL_OVERRIDES, WHOLE, everything
 
+    directory = directory or Path("runs/quickstart-small" if small else "runs/quickstart")
+    overrides = [*(SMALL_OVERRIDES if small else ()), f"seed={seed}"]
     try:
-        asyncio.run(everything(find_recipe(recipe), directory, [f"seed={seed}"], typer.echo))
+        asyncio.run(everything(find_recipe(recipe), directory, overrides, typer.echo, SMALL if small else WHOLE))
     except KeyboardInterrupt:
         raise MetaAgentXError("stopped; the same command goes on from here") from None

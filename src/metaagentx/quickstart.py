@@ -49,6 +49,13 @@ class Size:
 
 
 WHOLE = Size()
+SMALL = Size(taught=24, sft=SftOptions(steps=6, rows_per_step=8, learning_rate=3e-3, warmup_steps=2), tested=2)
+"""Every part in half a minute: shows that all of it works here, and learns nothing."""
+SMALL_OVERRIDES = (
+    *("steps=2", "tasks.per_step=2", "tasks.held_out=4", "evaluation.tasks=4", "evaluation.every=2"),
+    "stages=[{steps=1, designer=1e-4, epochs=2}, {steps=1, executor=1e-4, epochs=2}]",
+)
+"""The recipe's settings at that size."""
 
 
 @dataclass(frozen=True, slots=True)
