@@ -38,7 +38,17 @@ def test_doctor_for_machines() -> None:
 def test_doctor_for_people() -> None:
     result = command("doctor")
     assert result.returncode == 0
-    for word in ("Python", "cores", "memory", "sandbox", "Landlock"):
+    for word in (
+        "Python",
+        "cores",
+        "memory",
+        "sandbox",
+        "Landlock",
+        "device",
+        "torch",
+        "transformers",
+        "reasoning-gym",
+    ):
         assert word in result.stdout
 
 

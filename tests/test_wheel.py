@@ -57,9 +57,22 @@ def test_the_wheel_runs_outside_the_clone(tmp_path: Path) -> None:
     assert names == sorted(path.stem for path in (ROOT / "recipes").glob("*.toml"))
     run(binaries / "metaagentx", "recipes", "copy", "tiny", directory=empty)
     assert (empty / "tiny.toml").read_text() == (ROOT / "recipes" / "tiny.toml").read_text()
-    words = [binaries / "metaagentx", "recipes", "copy", "tiny"]
-    again = subprocess.run(words, cwd=empty, capture_output=True, check=False)
+    words = ("recipes", "copy", "tiny")
+    again = subprocess.run([binaries / "metaagentx", *words], cwd=empty, capture_output=True, check=False)
     assert again.returncode == 2 and b"tiny.toml exists already" in again.stderr
+
+
+def test_the_core_alone_is_light_and_the_doctor_says_what_is_missing(tmp_path: Path) -> None:
+    binaries = install_wheel(tmp_path, "--constraints", CONSTRAINTS)
+    said = run(binaries / "metaagentx", "doctor", directory=tmp_path)
+    for missing in ("torch is missing", "transformers is missing", "reasoning-gym is missing", "metaagentx[local]"):
+        assert missing in said
+    assert "is there" not in said
+    refused = subprocess.run(
+        [binaries / "metaagentx", "quickstart", "--small"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert refused.returncode == 2 and "pip install 'metaagentx[" in refused.stderr, refused.stderr
+    assert refused.stderr.count("\n") == 1
 
 
 @pytest.mark.slow

@@ -16,6 +16,14 @@ from .cli_tasks import tasks_app
 from .cli_train import train
 from .errors import MetaAgentXError
 
+EXTRAS = {
+    **dict.fromkeys(("torch", "transformers", "tokenizers", "peft", "safetensors", "jinja2"), "local,tasks"),
+    **dict.fromkeys(("reasoning_gym", "math_verify", "latex2sympy2_extended", "sympy"), "tasks"),
+    **dict.fromkeys(("datasets", "pyarrow"), "hub"),
+    "openai": "openai",
+}
+"""The optional packages that commands import when they need them, and the extra that brings each."""
+
 app = typer.Typer(
     help="Multi-agent systems that design themselves and learn to execute their designs.",
     no_args_is_help=True,
@@ -79,4 +87,10 @@ def main() -> None:
         app()
     except MetaAgentXError as error:
         typer.echo(f"metaagentx: {error}", err=True)
+        sys.exit(2)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in EXTRAS:
+            raise
+        typer.echo(f"metaagentx: {package} is not installed: pip install 'metaagentx[{EXTRAS[package]}]'", err=True)
         sys.exit(2)
