@@ -15,6 +15,7 @@ from typing import Any
 
 from metaagentx.rewards.gym import REFUSED
 from metaagentx.rewards.pool import GraderPool
+from metaagentx.tasks.gym_library import import_reasoning_gym
 from metaagentx.types import GymEntry
 
 TASKS = 10
@@ -55,7 +56,7 @@ def raw_score(dataset: Any, answer: str, entry: dict[str, Any]) -> float | None:
 
 async def measure(pool: GraderPool, generator: str) -> Row:
     """Golds and garbage for one generator."""
-    import reasoning_gym
+    reasoning_gym = import_reasoning_gym()
 
     row = Row(generator)
     dataset = reasoning_gym.create_dataset(generator, seed=1234, size=TASKS)
@@ -79,7 +80,7 @@ async def measure(pool: GraderPool, generator: str) -> Row:
 
 async def main(names: list[str]) -> None:
     """Print one line for each generator."""
-    from reasoning_gym.factory import DATASETS
+    datasets = import_reasoning_gym().factory.DATASETS
 
     def stop(*_: object) -> None:
         raise TooSlow
@@ -88,7 +89,7 @@ async def main(names: list[str]) -> None:
     print("| generator | golds solved | best raw score of garbage | raw full marks | paid by us | raised |")
     print("|---|---|---|---|---|---|")
     async with GraderPool() as pool:
-        for name in names or sorted(set(DATASETS) - set(REFUSED)):
+        for name in names or sorted(set(datasets) - set(REFUSED)):
             row = await measure(pool, name)
             figures = (f"{row.solved}/{row.golds}", f"{row.raw_best:.3f}", row.raw_full, row.paid, row.raised)
             print("|", " | ".join([name, *map(str, figures)]), "|", flush=True)
