@@ -27,9 +27,10 @@ from metaagentx.evaluation import (
     standard_methods,
 )
 from metaagentx.evaluation.ballot import elect
-from metaagentx.evaluation.figures import compare, interval, mean_tokens, summarise
+from metaagentx.evaluation.figures import Comparison, compare, interval, mean_tokens, summarise
 from metaagentx.evaluation.methods import standard_names
 from metaagentx.evaluation.request import PAPER, Request, evaluate_run, weights_mark
+from metaagentx.evaluation.result import comparison_cells
 from metaagentx.policy import BackendError
 from metaagentx.rewards.graders import Graders
 from metaagentx.runs import Run
@@ -404,6 +405,11 @@ def test_results_for_programs_and_for_people(measure: Measure, tmp_path: Path) -
         assert len({line.count(" | ") for line in table.splitlines() if line.startswith("| ")}) <= 1, table
 
 
+def test_a_difference_of_nothing_has_no_minus() -> None:
+    pair = Comparison("a", "b", tasks=9, difference=-1e-17, low=-0.0004, high=-0.0, wins=1, losses=1, ties=7)
+    assert comparison_cells(pair) == ["a", "+0.0 (+0.0 to +0.0)", "1", "1", "7"]
+
+
 def test_the_page_names_every_field(measure: Measure) -> None:
     page = (Path(__file__).parent.parent / "docs" / "evaluation.md").read_text()
     data: Any = measure(fixed("single", Actor(adds(1.0))), fixed("vote", Actor(adds(1.0)), VOTE)).to_json()
@@ -470,6 +476,11 @@ def test_a_run_is_evaluated_from_the_command_line(nano: Path, tmp_path: Path) ->
     assert all(pair["ties"] == 4 for pair in data["overall"]["paired"] if pair["method"] == "cold start")
     assert rows["cold start"]["tokens"] == rows["metaagentx"]["tokens"] == 6
     assert "gym:chain_sum" in done.stdout and "evaluation.json" in done.stdout
+    chosen = [str(nano), "--limit", "1", "--methods", "single-agent", "--script", str(vote)]
+    assert CliRunner().invoke(app, [*chosen, "--out", str(tmp_path / "few")]).exit_code == 0
+    data = json.loads((tmp_path / "few" / "evaluation.json").read_text())
+    assert data["methods"] == ["single agent", "fixed: three"], "a script that is named is measured"
+    assert (data["checkpoint"], data["split"]) == (1, "held-out")
     again = CliRunner().invoke(app, [*words[:3], *words[3:], "--tasks", "gym:gcd", "--split", "test", "--limit", "2"])
     assert isinstance(again.exception, MetaAgentXError)
     assert "has results with another tasks" in str(again.exception)
@@ -484,13 +495,20 @@ BAD: dict[str, dict[str, Any]] = {
     "gym:gcd is endless: say how many of its tasks to use": {"tasks": ("gym:gcd",)},
     "no source 'aime2'": {"tasks": ("aime2",)},
     "aime24 has no split 'train'": {"tasks": ("aime24",), "split": "train"},
-    "cannot be read as a script": {"scripts": (Path("nowhere.py"),)},
+    "nowhere.py cannot be read as a script": {"scripts": (Path("nowhere.py"),)},
+    "broken.py cannot run: line 1": {"scripts": (Path("broken.py"),), "methods": ("metaagentx",)},
+    "tool.py: there is a design 'tool' already: rename": {"scripts": (Path("tool.py"),)},
+    "TWO_.py: there is a design 'two' already: rename": {"scripts": (Path("two.py"), Path("TWO_.py"))},
     "self-consistency has the budget of metaagentx": {"methods": ("self-consistency",)},
 }
 
 
 @pytest.mark.parametrize("complaint", BAD)
-def test_a_bad_request_is_one_line(nano: Path, tmp_path: Path, complaint: str) -> None:
+def test_a_bad_request_is_one_line(nano: Path, tmp_path: Path, complaint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("broken.py").write_text("from workflow import")
+    for name in ("tool.py", "two.py", "TWO_.py"):
+        Path(name).write_text(HEAD + 'workflow.add_node(AgentNode("Solver", "Solve."))' + RUN)
     request = replace(Request(run=nano, out=tmp_path / "out"), **BAD[complaint])
     with pytest.raises(MetaAgentXError) as refused:
         asyncio.run(evaluate_run(request))

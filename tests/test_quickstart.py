@@ -55,7 +55,7 @@ def test_killed_in_every_part_it_goes_on_to_the_same_numbers(tmp_path: Path) -> 
         return subprocess.Popen([COMMAND, "quickstart", "--small", "--dir", root], stdout=subprocess.DEVNULL)
 
     assert start(tmp_path / "whole").wait(timeout=300) == 0
-    for sign in ("teacher", "new", "sft", "run/run.json", "run/metrics.jsonl", "run/outcomes"):
+    for sign in ("teacher", "new", "sft", "run/run.json", "run/metrics.jsonl", "run/evaluation"):
         process = start(tmp_path / "killed")
         deadline = time.monotonic() + 300
         try:
@@ -74,7 +74,7 @@ def test_killed_in_every_part_it_goes_on_to_the_same_numbers(tmp_path: Path) -> 
 
 def _figures(root: Path) -> object:
     """All that does not depend on the clock."""
-    found = json.loads((root / "run" / "evaluation.json").read_text())
+    found = json.loads((root / "run" / "evaluation" / "000002" / "evaluation.json").read_text())
     rows = [[row["method"], row["average"], row["tokens"], row["calls"]] for row in found["overall"]["rows"]]
     steps = [json.loads(line) for line in (root / "run" / "metrics.jsonl").read_text().splitlines()]
     timed = ("seconds/", "engine/busy")

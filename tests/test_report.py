@@ -16,10 +16,29 @@ from typer.testing import CliRunner
 
 from metaagentx.errors import MetaAgentXError
 from metaagentx.report import save_picture, write_report
+from metaagentx.report.charts import percent
+from metaagentx.report.examples import tree
 from metaagentx.report.history import Band, History, change, pieces, short_names, smooth, thin
 from metaagentx.report.svg import number, spread_out, ticks, value_range
 from metaagentx.runs import Run
-from metaagentx.types import Call, Design, Execution, Fault, MathGold, Reward, Role, Rollout, Task
+from metaagentx.types import (
+    AssertTest,
+    Call,
+    CodeTests,
+    CustomGrader,
+    Design,
+    Execution,
+    Fault,
+    FunctionTest,
+    Grading,
+    GymEntry,
+    MathGold,
+    Reward,
+    Role,
+    Rollout,
+    StdinTest,
+    Task,
+)
 
 PAGE = (Path(__file__).parent.parent / "docs" / "report.md").read_text()
 HOSTILE = "</pre></script><img src=x onerror=alert(1)><script>alert(2)</script>\x00\ud800"
@@ -34,6 +53,7 @@ train = "0.5*gym:products?min_digits=2 + 0.5*gsm8k"
 TITLES = (
     "Reward of both roles",
     "Structures the Designer chooses",
+    "Solved in training and held-out",
     "Solved, by source",
     "Parts of the reward",
     "Faults",
@@ -226,7 +246,7 @@ def test_a_run_without_anything_we_know(tmp_path: Path) -> None:
     page = Reader(written(tmp_path / "first")).text
     assert "What the run was told to do is not known: " in page
     assert "3 steps are done, and none of them measured a reward." in page
-    assert page.count("Nothing to show: ") == 14
+    assert page.count("Nothing to show: ") == 15
     assert "Nothing to show: no fault in any step." in page
     assert "No step of this run has figures of an update." in page
 
@@ -280,7 +300,8 @@ def test_an_evaluations_tables_are_shown(tmp_path: Path) -> None:
         "| a \\| b | 30.1 (25.0 to 34.9) |\n| trained | **45.2** |\n"
     )
     page = written(directory)
-    assert "<h3>All sets: 20 tasks</h3>" in page and "<code>each</code>" in page
+    assert "<h4>All sets: 20 tasks</h4>" in page and "<code>each</code>" in page
+    assert "<h3>Checkpoint not recorded</h3>" in page, "the file of an earlier version"
     assert "<tr><td>a | b</td><td class='number'>30.1 (25.0 to 34.9)</td></tr>" in page
     assert "<td class='number'><b>45.2</b></td>" in page
     assert "While training" in page and "No evaluation was made" not in page
@@ -293,10 +314,89 @@ def test_an_evaluation_without_its_markdown_is_shown_too(tmp_path: Path) -> None
     (directory / "evaluation.json").write_text(json.dumps({**found, "grid": grid, "note": None}))
     page = written(directory)
     assert "<tr><td>single</td><td class='number'>0.3</td></tr>" in page
-    assert "<h3>grid</h3>" in page
+    assert "<h4>grid</h4>" in page
     assert "<tr><td>new designs</td><td class='number'>0.33</td><td class='number'>–</td></tr>" in page
     (directory / "evaluation.json").write_text("{")
-    assert "No evaluation was made" in written(directory)
+    assert "The files in evaluation.md cannot be read." in written(directory)
+
+
+def evaluated(directory: Path, name: str, **fields: object) -> None:
+    place = directory / "evaluation" / name
+    place.mkdir(parents=True)
+    row = {"method": "metaagentx", "tasks": 20, "average": 0.45}
+    data = {"against": "metaagentx", "overall": {"rows": [row]}, "sets": {"gsm8k": {}}, "samples": 1, **fields}
+    (place / "evaluation.json").write_text(json.dumps(data))
+    (place / "evaluation.md").write_text(f"# Evaluation\n\n| method | solved |\n|---|---:|\n| of {name} | -0.0 |\n")
+
+
+def test_all_evaluations_of_a_run_are_found_and_the_best_checkpoints_comes_first(tmp_path: Path) -> None:
+    directory = a_run(tmp_path / "first", 20)  # of which step 20 is the best
+    evaluated(directory, "000010", split="held-out", checkpoint=10)
+    evaluated(directory, "000020", split="test", checkpoint=20, samples=4)
+    evaluated(directory, "000030")  # by an earlier version, which told the step by the name only
+    evaluated(directory, "long ago", checkpoint=None)
+    page = written(directory)
+    assert "<p>4 evaluations were made.</p>" in page
+    titles = ["<h3>Checkpoint of step 20, the best on held-out tasks</h3>", "<b>Checkpoint of step 30</b>"]
+    titles += ["<b>Checkpoint of step 10</b>", "<b>Checkpoint not recorded</b>"]
+    places = [page.index(title) for title in titles]
+    assert places == sorted(places)
+    assert "20 test tasks of gsm8k, 4 samples of each. evaluation/000020" in page
+    assert "20 held-out tasks of gsm8k, 1 sample of each. evaluation/000010" in page
+    for name in ("000010", "000020", "000030", "long ago"):
+        assert f"<td>of {name}</td>" in page
+    assert "<td>metaagentx 45%</td>" in page
+    assert "-0.0<" not in page
+
+
+def test_the_title_says_which_run_it_is_of_which_recipe_and_how_far(tmp_path: Path) -> None:
+    on = "on 0.5 × products, 0.5 × gsm8k"
+    for directory, steps, said in (
+        (tmp_path / "mine", 1, f"mine: 1 of 40 steps {on}"),
+        (tmp_path / "quick" / "run", 40, f"quick/run: 40 steps {on}"),
+    ):
+        page = written(a_run(directory, steps))
+        assert f"<title>MetaAgent-X run {said}</title>" in page
+        assert f"<h1>MetaAgent-X run {said}</h1>" in page
+    Run.create(tmp_path / "runs" / "a" / "b", CONFIG, recipe="tiny")
+    assert "<title>MetaAgent-X run a/b: tiny, 0 of 40 steps</title>" in written(tmp_path / "runs" / "a" / "b")
+
+
+def test_held_out_points_have_an_axis_of_shares(tmp_path: Path) -> None:
+    reward, _, _, _, solved, *_ = drawings(written(a_run(tmp_path / "first", 40)))
+    assert "held-out" not in reward
+    assert "held-out" in solved and ">100%</text>" in solved and "<title>after step 40: 46%</title>" in solved
+
+
+@pytest.mark.parametrize("grading, said", [
+    (MathGold(("4", "-4"), (0.5,), "m"), "4 and -4 m, within 0.5"),
+    (GymEntry("gcd", {}, {"answer": "12"}), "12"),
+    (GymEntry("gcd", {}, {}), "what gcd accepts"),
+    (CustomGrader("mine:haiku", {"lines": 3}), 'what mine:haiku accepts, with {"lines": 3}'),
+    (CodeTests(()), "a program that passes 0 tests"),
+    (CodeTests((StdinTest("1 2\n", "3\n"),)), "a program that passes 1 test, such as 3 printed for 1 2"),
+    (CodeTests((FunctionTest((1, "a"), None),) * 2, "f"), 'a program that passes 2 tests, such as f(1, "a") = null'),
+    (CodeTests((AssertTest("assert f(1) == 2"),), "f"), "a program that passes 1 test, such as assert f(1) == 2"),
+])  # fmt: skip
+def test_the_expected_answer_is_shown(grading: Grading, said: str) -> None:
+    page = tree(Rollout(Task("t", "math", "?", grading, "own", "train"), a_rollout().designs))
+    assert Reader(page).text.count(f"expected {said}") == 1
+
+
+def test_what_the_grader_says_is_shown_for_every_execution() -> None:
+    def execution(reward: Reward | None) -> Execution:
+        return Execution([], "7", None, reward=reward)
+
+    rollout = a_rollout()
+    rewards = [Reward(0, 0, 0, 0, -0.0, False, "7 is not 4"), Reward(1, 1, 1, 0, 1.8, True), None]
+    rollout.designs[0].executions = [execution(reward) for reward in rewards]
+    rollout.designs[0].call.advantage = -0.0
+    page = tree(rollout)
+    heads = re.findall(r"<summary title='execution.*?</summary>", page)
+    assert [re.sub("<.*?>", "", head.partition("grader: ")[2]) for head in heads] == [
+        *("7 is not 4", "accepts the answer", "was not asked"),
+    ]
+    assert "advantage +0.00" in Reader(page).text and "-0" not in page
 
 
 # The picture, the command, the documentation
@@ -306,10 +406,10 @@ def test_the_picture_is_one_svg_file_on_white(tmp_path: Path) -> None:
     out = save_picture(a_run(tmp_path / "first", 40), tmp_path / "new" / "first.svg")
     root = ElementTree.fromstring(out.read_text())
     assert root.tag == "{http://www.w3.org/2000/svg}svg"
-    assert (root.attrib["width"], root.attrib["height"], root.attrib["viewBox"]) == ("900", "420", "0 0 900 420")
+    assert (root.attrib["width"], root.attrib["height"], root.attrib["viewBox"]) == ("900", "570", "0 0 900 570")
     assert "var(" not in out.read_text()
     words = "".join(root.itertext())
-    assert all(word in words for word in (*TITLES[:2], "Executor learns", "Designer learns", "held-out", "agent"))
+    assert all(word in words for word in (*TITLES[:3], "Executor learns", "Designer learns", "held-out", "agent"))
 
 
 def test_the_command_prints_where_the_report_is(tmp_path: Path) -> None:
@@ -378,6 +478,7 @@ def test_axes_have_round_numbers() -> None:
     assert value_range([0.2, 1.73], share=False) == (0, 2)
     assert value_range([0.2], share=True) == (0, 1)
     assert value_range([0.0], share=False) == (0, 1)
+    assert (number(-0.0), percent(-0.0), percent(-0.0001)) == ("0", "0%", "0.0%")
     assert [number(value) for value in (0, 1.234, 0.1234, 12345, 1.2e-9, -3e7)] == [
         *("0", "1.23", "0.12", "12,345", "1.2e-9", "-3e7"),
     ]
@@ -400,16 +501,21 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 @pytest.mark.parametrize("width", [390, 1200])
 def test_a_browser_shows_it_without_scrolling_sideways(tmp_path: Path, width: int) -> None:
     assert CHROMIUM is not None
-    page = write_report(a_run(tmp_path / "first", 40, HOSTILE))
+    directory = a_run(tmp_path / "first", 40, HOSTILE)
+    evaluated(directory, "000040")
+    wide = " | ".join(f"column number {place}" for place in range(9))
+    (directory / "evaluation" / "000040" / "evaluation.md").write_text(f"| {wide} |\n" * 3)
+    page = write_report(directory)
     # The page itself runs nothing, so a frame of the wanted width around it is what measures.
     frame = tmp_path / "frame.html"
     frame.write_text(
         f"<iframe id=f src='{page.as_uri()}' style='width:{width}px;height:900px'></iframe><script>f.onload = () => "
         "{ const e = f.contentDocument.documentElement; document.title = ['wide', e.scrollWidth - e.clientWidth, "
-        "e.querySelectorAll('svg').length, getComputedStyle(e.querySelector('.wide')).display].join(' ') }</script>"
+        "e.querySelectorAll('svg').length, getComputedStyle(e.querySelector('.wide')).display, "
+        "getComputedStyle(e.querySelector('.hint')).display].join(' ') }</script>"
     )
     command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files"]
     command += [f"--user-data-dir={tmp_path / 'browser'}", "--virtual-time-budget=5000", "--dump-dom", frame.as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    shown = "none" if width < 700 else "block"
+    shown = "none block" if width < 700 else "block none"
     assert f"<title>wide 0 {len(TITLES) + 2} {shown}</title>" in done.stdout, done.stderr

@@ -144,6 +144,24 @@ def test_a_fork_goes_its_own_way_where_it_is_told_to(place: Path, mother: Mother
     assert timeless(fork.metrics()[8]) != timeless(original.metrics()[8])
 
 
+def test_a_run_is_evaluated_and_its_report_shows_the_tables(mother: Mother, undisturbed: Path) -> None:
+    run = undisturbed.with_name("evaluated")
+    shutil.copytree(undisturbed, run)
+    best = Run.open(run).best
+    assert best is not None
+    measured = mother.run(run, "--methods", "metaagentx,single-agent", command="eval")
+    assert measured.code == 0, measured.err
+    assert f"{run}/evaluation/{best.step:06d}/evaluation.md" in measured.out
+    written = mother.run(run, command="report")
+    assert (written.code, written.out) == (0, f"{run / 'report.html'}\n"), written.err
+    page = (run / "report.html").read_text()
+    assert "No evaluation was made" not in page
+    assert f"<title>MetaAgent-X run evaluated: recipe, {STEPS} steps</title>" in page
+    assert f"<h3>Checkpoint of step {best.step}, the best on held-out tasks</h3>" in page
+    assert re.search(r"2 held-out tasks of \S+, 1 sample of each\. evaluation/0000", page)
+    assert "<td>metaagentx</td>" in page and "<td>single agent</td>" in page
+
+
 def test_a_finished_run_is_left_as_it_is(mother: Mother, undisturbed: Path) -> None:
     before = {path: path.read_bytes() for path in undisturbed.rglob("*") if path.is_file() and path.name != "lock"}
     ended = mother.run("--resume", undisturbed)

@@ -56,11 +56,11 @@ class Mother:
         )
         assert self._line() == "ready"
 
-    def start(self, *words: object, largest_file: int = 0) -> int:
-        """Begin `metaagentx train` with these words; the number of its process."""
+    def start(self, *words: object, largest_file: int = 0, command: str = "train") -> int:
+        """Begin `metaagentx train`, or another command, with these words; the number of its process."""
         assert self._process.stdin
-        command = ["train", *(str(word) for word in words)]
-        self._process.stdin.write(json.dumps([command, str(self._output), largest_file]) + "\n")
+        line = [command, *(str(word) for word in words)]
+        self._process.stdin.write(json.dumps([line, str(self._output), largest_file]) + "\n")
         self._process.stdin.flush()
         return int(self._line())
 
@@ -69,9 +69,9 @@ class Mother:
         code = int(self._line())
         return Ended(code, *(Path(f"{self._output}.{name}").read_text() for name in ("out", "err")))
 
-    def run(self, *words: object, largest_file: int = 0) -> Ended:
+    def run(self, *words: object, largest_file: int = 0, command: str = "train") -> Ended:
         """Both."""
-        self.start(*words, largest_file=largest_file)
+        self.start(*words, largest_file=largest_file, command=command)
         return self.wait()
 
     def kill(self, trainer: int, how: int) -> Ended:

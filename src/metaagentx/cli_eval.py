@@ -21,8 +21,15 @@ def evaluate_command(  # noqa: PLR0913, PLR0917  the options of a command are it
     limit: Annotated[int, typer.Option(help="The most tasks of each source; 0: all.", min=0)] = 0,
     samples: Annotated[int, typer.Option(help="Of each task, by each method.", min=1)] = 1,
     methods: Annotated[str, typer.Option(help="metaagentx,cold-start,self-consistency,...; all by default.")] = "",
-    script: Annotated[list[Path] | None, typer.Option(help="A file with a further fixed design.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Where results go; RUN/evaluation/<step> by default.")] = None,
+    script: Annotated[
+        list[Path] | None, typer.Option(help="A file with a further fixed design; it is measured in any case.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Where results go; RUN/evaluation/<step> by default. `report` shows what is below RUN/evaluation."
+        ),
+    ] = None,
     checkpoint: Annotated[str, typer.Option(help="best, last, or a step.")] = "best",
 ) -> None:
     """Measure a run against other methods: same tasks, same seeds, equal budgets. Stopped, the same command goes on."""

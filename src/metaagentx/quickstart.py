@@ -17,7 +17,7 @@ from .errors import MetaAgentXError
 from .evaluation.request import Request, evaluate_run
 from .evaluation.result import Evaluation
 from .report import write_report
-from .runs import Run, command
+from .runs import Run, command, evaluation_directory
 from .runs.files import explained, held, write_whole
 from .session import Lesson, ask_teacher, teach_model, train
 from .settings import stages_of
@@ -131,20 +131,20 @@ async def cold_start(config: Config, places: Places, size: Size) -> None:
             await teach_model(read_rows(places.rows), f"preset:{PRESET}", places.student, options, places.root)
 
 
-async def reinforce(config: Config, places: Places) -> Run:
-    """Train by the recipe, from where the run stands."""
+async def reinforce(config: Config, places: Places, recipe: str) -> Run:
+    """Train by the recipe of this name, from where the run stands."""
     if (places.run / "run.json").exists():
         run = Run.resume(places.run)
         config = load_config(places.run / "config.toml", [f"model.path={quote(config.model.path)}"])
     else:
-        run = Run.create(places.run, to_toml(config))
+        run = Run.create(places.run, to_toml(config), recipe)
     await train(run, config)
     return run
 
 
 async def measure(places: Places, tested: int) -> Evaluation:
     """The run against its own beginning, fixed designs and single agents, on tasks that nothing has seen."""
-    request = Request(places.run, against=places.student, split="test", limit=tested, out=places.run, checkpoint="last")
+    request = Request(places.run, against=places.student, split="test", limit=tested, checkpoint="last")
     return (await evaluate_run(request)).found
 
 
@@ -163,7 +163,7 @@ async def _parts(recipe: Path, config: Config, places: Places, say: Callable[[st
     say("1 of 4  cold start: a programmed teacher solves tasks, and a new small model learns from it")
     await cold_start(config, places, size)
     say("2 of 4  reinforcement learning: Designer and Executor learn in turn from their own rollouts")
-    run = await reinforce(config, places)
+    run = await reinforce(config, places, recipe.stem)
     say("3 of 4  evaluation: the same unseen tasks and the same seeds for every method")
     found = await measure(places, size.tested)
     say("4 of 4  report")
@@ -174,7 +174,7 @@ async def _parts(recipe: Path, config: Config, places: Places, say: Callable[[st
     say(f"Report: {page}")
     say(f"Done in {(time.monotonic() - began) / 60:.1f} minutes. Try next:")
     rates = ", ".join(f"{role}={rate:g}" for stage in stages_of(config) for role, rate in stage.learning_rates.items())
-    more = places.root / "more"
+    more = evaluation_directory(run.directory, run.next_step).with_name("more")
     evaluation = ["eval", run.directory, "--split", "test", "--limit", 100, "--samples", 4, "--out", more]
     model = f"model.path={quote(str(places.student))}"
     stages = f"stages=[{{steps=1, {rates}, epochs=3}}]"
@@ -193,7 +193,7 @@ def summary(found: Evaluation, tested: int) -> list[str]:
     if grid := found.overall.grid:
         start = grid["old", "old"].average
         for role, place in (("Designer", ("new", "old")), ("Executor", ("old", "new"))):
-            points = f"{100 * (grid[place].average - start):+.1f} points"
+            points = f"{100 * (grid[place].average - start):+z.1f} points"
             lines.append(f"What the {role} has learnt is worth {points} with the other role as it was.")
     lines.append("The designs it writes now:")
     for name, part in found.summaries.items():

@@ -140,7 +140,7 @@ async def teach_model(rows: Sequence[Row], model: str, out: Path, options: SftOp
 def start_run(recipe: Path, directory: Path, overrides: list[str]) -> tuple[Run, Config]:
     """A new run with a recipe."""
     config = load_config(recipe, overrides)
-    return Run.create(directory, to_toml(config)), config
+    return Run.create(directory, to_toml(config), recipe.stem), config
 
 
 def resume_run(directory: Path) -> tuple[Run, Config]:

@@ -1,8 +1,11 @@
 """The sandbox as its users see it: what goes in, what comes out, what each verdict means, what is left behind."""
 
 import asyncio
+import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -257,6 +260,113 @@ while True:
 """
     result = run(loop, limits=Limits(cpu_seconds=2, wall_seconds=3))
     assert (result.verdict, "programs used all" in result.detail) == (Verdict.BUDGET, True)
+
+
+SIDE_BY_SIDE = r'''
+import json, subprocess, sys
+from subprocess import DEVNULL, PIPE, STDOUT, CalledProcessError, TimeoutExpired
+
+def python(code, *arguments):
+    return ["python", "-I", "-S", "-c", code, *arguments]
+
+BOTH = "import sys; print('out', flush=True); print('err', file=sys.stderr); sys.exit(3)"
+ECHO = "import sys; print(sys.stdin.read()[::-1], end='')"
+
+def plain(value):
+    """What has no JSON, as text."""
+    if isinstance(value, subprocess.CompletedProcess):
+        return ["CompletedProcess", value.args, value.returncode, plain(value.stdout), plain(value.stderr)]
+    return repr(value) if isinstance(value, bytes) else value
+
+def tried(function, *args, **options):
+    try:
+        return plain(function(*args, **options))
+    except (CalledProcessError, TimeoutExpired) as error:
+        more = error.returncode if isinstance(error, CalledProcessError) else error.timeout
+        about = [plain(error.output), plain(error.stdout), plain(error.stderr), error.cmd]
+        return [type(error).__name__, str(error), more, *about, isinstance(error, subprocess.SubprocessError)]
+    except Exception as error:
+        return type(error).__name__
+
+run, call, check_call, check_output = (
+    getattr(subprocess, name) for name in ("run", "call", "check_call", "check_output")
+)
+print(json.dumps([
+    tried(call, python(BOTH), stdout=DEVNULL, stderr=DEVNULL),
+    tried(call, python("pass")),
+    tried(call, python(BOTH), stdout=DEVNULL, stderr=STDOUT),
+    tried(call, python(BOTH), check=True),
+    tried(call, python("pass"), input=b""),
+    tried(call, python("pass"), capture_output=True),
+    tried(call, python("import time; time.sleep(60)"), timeout=0.2),
+    tried(check_call, python(BOTH), stdout=DEVNULL, stderr=DEVNULL),
+    tried(check_call, python("pass"), stdout=DEVNULL),
+    tried(check_output, python("print('a')")),
+    tried(check_output, python("print('a\\rb\\r\\nc')"), text=True),
+    tried(check_output, python("print('a\\rb\\r\\nc')")),
+    tried(check_output, python(BOTH), stderr=STDOUT, text=True),
+    tried(check_output, python(BOTH), stderr=PIPE),
+    tried(check_output, python(BOTH), stderr=DEVNULL),
+    tried(check_output, python("print(1)"), stdout=PIPE),
+    tried(check_output, python("print(1)"), check=False),
+    tried(check_output, python(ECHO), input="abc", text=True),
+    tried(check_output, python(ECHO), input=b"abc"),
+    tried(check_output, python(ECHO), input=None, encoding="utf-8"),
+    tried(run, python(BOTH), capture_output=True),
+    tried(run, python(BOTH), capture_output=True, text=True),
+    tried(run, python(BOTH), capture_output=True, universal_newlines=True, check=True),
+    tried(run, python(BOTH), stdout=DEVNULL, stderr=DEVNULL),
+    tried(run, python(BOTH), stdout=PIPE, stderr=STDOUT, errors="replace"),
+    tried(run, python("print('\u00e9'.encode())"), stdout=PIPE, encoding="ascii"),
+    tried(run, python(ECHO), input="abc", capture_output=True),
+    tried(run, python(ECHO), input=b"abc", capture_output=True, text=True),
+    tried(run, python(ECHO), input="", stdin=PIPE),
+    tried(run, python(ECHO), stdin=DEVNULL, capture_output=True),
+    tried(run, python("pass"), stdout=PIPE, capture_output=True),
+    tried(run, python("pass"), no_such_option=1),
+    tried(run, python("import sys; print(sys.argv[1:])", "a", "b"), capture_output=True, text=True),
+    tried(run, python("print(1, flush=True); import time; time.sleep(60)"), timeout=0.8, stdout=PIPE, text=True),
+    tried(run, python("raise SystemExit('why')"), capture_output=True, text=True),
+    tried(run, ["no-such-program"]),
+    tried(run, ["no-such-program"], check=True),
+    tried(lambda: run(python("pass")).check_returncode()),
+    tried(lambda: run(python(BOTH), capture_output=True).check_returncode()),
+    str(CalledProcessError(-9, ["a"])), str(CalledProcessError(-99, "a")), str(TimeoutExpired("a", 2)),
+    repr(subprocess.CompletedProcess(["a"], 1, "b")), repr(subprocess.CompletedProcess("a", 0)),
+]))
+'''
+
+
+def test_subprocess_does_what_pythons_own_does(runner: asyncio.Runner, sandboxes: Callable[[Tier], Sandbox]) -> None:
+    own = subprocess.run(
+        [sys.executable, "-c", SIDE_BY_SIDE],
+        env={"PATH": str(Path(sys.executable).parent)}, capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    result = runner.run(sandboxes(Tier.T1).run(SIDE_BY_SIDE, limits=Limits(cpu_seconds=20, wall_seconds=10)))
+    assert result.verdict is Verdict.OK, result.stderr
+    expected, found = json.loads(own.stdout), json.loads(result.stdout)
+    differing = [(mine, theirs) for mine, theirs in zip(found, expected, strict=True) if mine != theirs]
+    assert differing == []
+
+
+def test_a_programs_output_that_nobody_captures_is_the_scripts_own(run: Callable[..., Result]) -> None:
+    code = """
+import subprocess, sys
+said = "import sys; print('out'); print('err', file=sys.stderr)"
+subprocess.run(["python", "-c", said])
+print(subprocess.call(["python", "-c", said], stdout=sys.stderr), flush=True)
+subprocess.run(["python", "-c", said], stderr=subprocess.STDOUT, stdout=subprocess.DEVNULL)
+for shell in (subprocess.getoutput, subprocess.getstatusoutput, subprocess.Popen):
+    try:
+        shell("python -c 1")
+    except PermissionError as error:
+        print(error.strerror)
+"""
+    result = run(code)
+    assert result.verdict is Verdict.OK, result.stderr
+    first, second, *refused = result.stdout.splitlines()
+    assert (first, second, result.stderr) == ("out", "0", "err\nout\nerr\n")
+    assert [line.partition(" ")[0] for line in refused] == ["there", "there", "subprocess.Popen"]
 
 
 def test_many_runs_that_all_wait_for_programs_do_not_lock_each_other_out(

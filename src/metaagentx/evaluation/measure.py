@@ -42,6 +42,9 @@ class EvaluationOptions:
     """Limits and retries. How many designs and executions it says does not matter here."""
     at_once: int = 128
     """Samples under way; executions are also bounded by `Resources.in_flight`."""
+    checkpoint: int | None = None
+    """The step of the checkpoint that is measured, and `split`, where the tasks are from: written down for readers."""
+    split: str = ""
 
 
 async def evaluate(
@@ -64,6 +67,8 @@ async def evaluate(
         found = Evaluation(
             samples=options.samples,
             seed=options.seed,
+            checkpoint=options.checkpoint,
+            split=options.split,
             against=options.against or methods[0].name,
             methods=tuple(method.name for method in methods),
             sets=tuple(task_sets),

@@ -71,7 +71,8 @@ class Ledger:
         other = [name for name in {**header, **written} if header.get(name) != written.get(name)]
         if other:
             raise MetaAgentXError(
-                f"{self._path} has results with another {other[0]}: choose another directory, or remove that file"
+                f"{self._path} has results with another {other[0]}: choose another directory with --out, or remove "
+                "that file"
             )
         for number, line in enumerate(lines, start=2):
             if not _is_outcome(line):

@@ -9,19 +9,22 @@ from pathlib import Path
 from ..config import Config, load_config
 from ..errors import MetaAgentXError
 from ..policy import Policy
-from ..runs import Run
+from ..runs import Run, evaluation_directory
 from ..session import mixture_of, open_resources, speakers_of
 from ..settings import rollout_options
 from ..tasks import load
 from ..tasks.mixture import parse_mixture
 from ..teacher import DESIGNS
 from ..types import Role, Task
+from ..workflow.validate import validate
 from .measure import EvaluationOptions, evaluate
 from .methods import OLD_NAMES, TRAINED, standard_methods, standard_names
 from .result import Evaluation
 
 PAPER = ("livecodebench", "apps", "codecontests", "aime24", "aime25", "olympiadbench")
 """The paper's benchmarks."""
+HELD_OUT = "held-out"
+"""What stands for a split where the tasks are those that the training held out."""
 _PRESET = "preset:"
 _WEIGHTS = (".safetensors", ".gguf", ".bin", ".pt")
 _LOOKED_AT = 1 << 20
@@ -41,7 +44,7 @@ class Request:
     samples: int = 1
     methods: tuple[str, ...] = ()
     scripts: tuple[Path, ...] = ()
-    """Further fixed designs."""
+    """Further fixed designs, measured whichever methods are chosen: who names a script wants it measured."""
     out: Path | None = None
     checkpoint: str = "best"
 
@@ -63,7 +66,7 @@ async def evaluate_run(request: Request) -> Answer:
     step = _step(run, request.checkpoint)
     checkpoint = run.checkpoint_at(step)
     before = request.against or _began_from(config, run.directory)
-    scripts = DESIGNS | {path.stem: _read_script(path) for path in request.scripts}
+    scripts = _with_scripts(request.scripts)
     names = _choose(request, [*scripts], before.exists())
     sets = task_sets(config, request)
     new = await trained_policies(config, run.directory, checkpoint)
@@ -78,8 +81,10 @@ async def evaluate_run(request: Request) -> Answer:
             against=TRAINED if TRAINED in names else names[0],
             rollout=rollout_options(config),
             at_once=config.rollout.in_flight,
+            checkpoint=step,
+            split=request.split or ("test" if request.tasks else HELD_OUT),
         )
-        directory = request.out or run.directory / "evaluation" / checkpoint.name
+        directory = request.out or evaluation_directory(run.directory, step)
         missing = None if request.methods or before.exists() else before
         return Answer(await evaluate(methods, sets, resources, options, directory), directory, missing)
 
@@ -181,7 +186,8 @@ def _choose(request: Request, scripts: Sequence[str], old: bool) -> list[str]:
     if request.against is not None and not old:
         raise MetaAgentXError(f"there is no model at {request.against}: give --against a model's directory")
     usual = {_plain(name): name for name in standard_names(True, scripts)}
-    wanted = [_plain(name) for name in request.methods] or [_plain(name) for name in standard_names(old, scripts)]
+    wanted = [_plain(name) for name in request.methods or standard_names(old, scripts)]
+    wanted += [_plain(f"fixed: {path.stem}") for path in request.scripts]
     for name in wanted:
         if name not in usual:
             near = difflib.get_close_matches(name, usual, n=1, cutoff=0.0)
@@ -196,8 +202,22 @@ def _plain(name: str) -> str:
     return " ".join(name.casefold().replace("-", " ").replace("_", " ").split())
 
 
+def _with_scripts(paths: Sequence[Path]) -> dict[str, str]:
+    """All fixed designs by name: ours, and those of files, each of which has a name of its own and can run."""
+    scripts = dict(DESIGNS)
+    for path in paths:
+        for name in scripts:
+            if _plain(name) == _plain(path.stem):
+                raise MetaAgentXError(f"{path}: there is a design {name!r} already: rename the file")
+        scripts[path.stem] = _read_script(path)
+    return scripts
+
+
 def _read_script(path: Path) -> str:
     try:
-        return path.read_text("utf-8")
+        script = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise MetaAgentXError(f"{path} cannot be read as a script: {error}") from None
+    for problem in validate(script):
+        raise MetaAgentXError(f"{path} cannot run: {problem}")
+    return script

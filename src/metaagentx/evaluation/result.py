@@ -35,6 +35,10 @@ class Evaluation:
 
     samples: int
     seed: int
+    checkpoint: int | None
+    """The step of the checkpoint that was measured, where it is one of a run."""
+    split: str
+    """Of the tasks, such as `test`, or `held-out`; empty where it is not known."""
     against: str
     """The method that all others are compared with."""
     methods: tuple[str, ...]
@@ -72,6 +76,8 @@ class Evaluation:
             "format": FORMAT,
             "samples": self.samples,
             "seed": self.seed,
+            "checkpoint": self.checkpoint,
+            "split": self.split,
             "against": self.against,
             "methods": list(self.methods),
             "votes": {method: dict(by_set) for method, by_set in self.votes.items()},
@@ -125,10 +131,12 @@ def _plain(fields: dict[str, JSON]) -> dict[str, JSON]:
 
 def _about(found: Evaluation) -> str:
     samples = "1 sample" if found.samples == 1 else f"{found.samples} samples"
+    checkpoint = "" if found.checkpoint is None else f"The checkpoint of step {found.checkpoint}. "
+    tasks = f"task ({found.split})" if found.split else "task"
     return (
-        f"{samples} of each task, the same tasks and seeds for all methods (seed {found.seed}). Solved: the share of "
-        "samples that solve their task, with the 95 % bootstrap interval over tasks. Tokens (of both roles), calls and "
-        "seconds are for one sample."
+        f"{checkpoint}{samples} of each {tasks}, the same tasks and seeds for all methods (seed {found.seed}). Solved: "
+        "the share of samples that solve their task, with the 95 % bootstrap interval over tasks. Tokens (of both "
+        "roles), calls and seconds are for one sample."
     )
 
 
@@ -147,7 +155,8 @@ def _summary_markdown(title: str, summary: Summary, votes: Mapping[str, int], sa
     if summary.paired:
         against = summary.paired[0].against
         yield f"Against {_cell(against)}, task by task:"
-        yield _table(["method", "difference %", "better on", "worse on", "equal on"], map(_pair, summary.paired))
+        head = ["method", "difference %", "better on", "worse on", "equal on"]
+        yield _table(head, map(comparison_cells, summary.paired))
     if summary.grid is not None:
         yield "What each role has learnt, solved %:"
         grid = summary.grid
@@ -158,8 +167,9 @@ def _summary_markdown(title: str, summary: Summary, votes: Mapping[str, int], sa
         )
 
 
-def _pair(pair: Comparison) -> list[str]:
-    difference = f"{100 * pair.difference:+.1f} ({100 * pair.low:+.1f} to {100 * pair.high:+.1f})"
+def comparison_cells(pair: Comparison) -> list[str]:
+    """A row of the table that compares methods task by task."""
+    difference = f"{100 * pair.difference:+z.1f} ({100 * pair.low:+z.1f} to {100 * pair.high:+z.1f})"
     return [pair.method, difference, str(pair.wins), str(pair.losses), str(pair.ties)]
 
 

@@ -71,7 +71,7 @@ def line_chart(lines: Sequence[Line], view: View, scale: Scale = "number") -> st
     view = _with_room(view, [line.name for line in lines])
     plot = _plot(view, value_range(values, scale == "share"))
     shown = number if scale == "number" else percent
-    marks = [_frame(plot, view, shown), *(_drawn(line, plot, view.window) for line in lines)]
+    marks = [_frame(plot, view, shown), *(_drawn(line, plot, view.window, shown) for line in lines)]
     labels = []
     for line in lines:
         last = line.series[-1][1] if line.dots else _ends(line.series, view.window)
@@ -121,7 +121,7 @@ def stacked(parts: Sequence[tuple[str, Callable[[View], str]]], heights: Sequenc
 
 def percent(value: float) -> str:
     """A share for a person."""
-    return f"{value:.1%}" if 0 < abs(value) < 0.0995 else f"{value:.0%}"
+    return f"{value:z.1%}" if 0 < abs(value) < 0.0995 else f"{value:z.0%}"
 
 
 def _few(areas: dict[str, Series]) -> dict[str, Series]:
@@ -201,12 +201,12 @@ def _edges(plot: Plot, view: View) -> str:
     )
 
 
-def _drawn(line: Line, plot: Plot, window: int) -> str:
+def _drawn(line: Line, plot: Plot, window: int, shown: Callable[[float], str]) -> str:
     colour = f"var(--{line.colour})"
     if line.dots:
         return "".join(
             f'<path d="M{plot.x(step):.1f} {plot.y(value) - 5.5:.1f}l5.5 5.5l-5.5 5.5l-5.5-5.5Z" fill="{colour}" '
-            f'stroke="var(--paper)"><title>step {step:g}: {number(value)}</title></path>'
+            f'stroke="var(--paper)"><title>after step {step + 1:g}: {shown(value)}</title></path>'
             for step, value in line.series
         )
     marks = []

@@ -3,13 +3,28 @@
 Everything here was written by a model or by a task's author: it is escaped, and cut where it is long.
 """
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import pstdev
 
 from ..errors import MetaAgentXError
 from ..runs import Run
-from ..types import Call, Design, Execution, Fault, Rollout
+from ..types import (
+    JSON,
+    Call,
+    CodeTest,
+    CodeTests,
+    Design,
+    Execution,
+    Fault,
+    FunctionTest,
+    GymEntry,
+    MathGold,
+    Rollout,
+    StdinTest,
+    Task,
+)
 from .history import short_names
 from .svg import escape, number
 
@@ -53,8 +68,37 @@ def tree(rollout: Rollout) -> str:
     best = max(rollout.designs, key=lambda design: -1e9 if design.reward is None else design.reward)
     numbered = enumerate(rollout.designs, start=1)
     designs = "".join(_design(design, place, is_open=design is best) for place, design in numbered)
-    question = f"<div class='question'><span class='tag'>{_name(source)}</span>{_text(task.question)}</div>"
+    wanted = f"<p class='expected'>expected <code>{escape(_cut(expected(task), 300))}</code></p>"
+    question = f"<div class='question'><span class='tag'>{_name(source)}</span>{_text(task.question)}{wanted}</div>"
     return f"<div class='tree'>{question}<ol class='designs'>{designs}</ol></div>"
+
+
+def expected(task: Task) -> str:
+    """What a right answer is, as far as the task says."""
+    gold = task.grading
+    if isinstance(gold, MathGold):
+        unit = f" {gold.unit}" if gold.unit else ""
+        within = f", within {', '.join(map(number, gold.tolerances))}" if gold.tolerances else ""
+        return f"{' and '.join(gold.answers)}{unit}{within}"
+    if isinstance(gold, CodeTests):
+        count = f"a program that passes {len(gold.tests)} test{'s' * (len(gold.tests) != 1)}"
+        return f"{count}, such as {_test(gold.tests[0], gold.entry_point)}" if gold.tests else count
+    if isinstance(gold, GymEntry):
+        answer = gold.entry.get("answer")
+        return f"what {gold.generator} accepts" if answer is None else _plain(answer)
+    return f"what {gold.function} accepts, with {_plain(gold.data)}"
+
+
+def _test(test: CodeTest, entry_point: str) -> str:
+    if isinstance(test, StdinTest):
+        return f"{_plain(test.output.strip())} printed for {_plain(test.input.strip())}"
+    if isinstance(test, FunctionTest):
+        return f"{entry_point}({', '.join(map(json.dumps, test.arguments))}) = {json.dumps(test.expected)}"
+    return test.source
+
+
+def _plain(value: JSON) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _design(design: Design, place: int, is_open: bool) -> str:
@@ -88,15 +132,23 @@ def _execution(execution: Execution, place: int) -> str:
         _figure("reward", reward.total if reward else None),
         _figure("advantage", next((call.advantage for call in calls if call.advantage is not None), None), signed=True),
         f"<code class='answer'>{escape(answer)}</code>",
+        f"<span class='why'>grader: {escape(_cut(_verdict(execution), 300))}</span>",
     ]
     about = f"{len(calls)} call{'s' * (len(calls) != 1)}, {sum(call.tokens for call in calls)} tokens"
-    why = f"<p class='why'>{escape(_cut(reward.reason, 300))}</p>" if reward and reward.reason else ""
-    inside = why + "".join(_call(call) for call in calls[:MOST_CALLS])
+    inside = "".join(_call(call) for call in calls[:MOST_CALLS])
     if len(calls) > MOST_CALLS:
         inside += f"<p class='missing'>{len(calls) - MOST_CALLS} more calls are not shown.</p>"
     title = f"<summary title='execution {place}: {about}'><span class='head'>{''.join(head)}</span></summary>"
     said = f"<p class='why'>Execution {place}: {about}</p>{inside}"
     return f"<li><details>{title}{said}</details>{_fault(execution.fault)}</li>"
+
+
+def _verdict(execution: Execution) -> str:
+    """What the grader said of the answer."""
+    reward = execution.reward
+    if reward is None:
+        return "was not asked"
+    return reward.reason or ("accepts the answer" if reward.solved else "does not accept the answer")
 
 
 def _call(call: Call) -> str:
@@ -117,7 +169,7 @@ def _fault(fault: Fault | None) -> str:
 
 
 def _figure(name: str, value: float | None, signed: bool = False) -> str:
-    shown = "–" if value is None else f"{value:+.2f}" if signed else number(value)
+    shown = "–" if value is None else f"{value:+z.2f}" if signed else number(value)
     return f"<span class='figure'>{name} <b>{shown}</b></span>"
 
 

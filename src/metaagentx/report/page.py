@@ -11,6 +11,7 @@ from ..errors import MetaAgentXError
 from ..runs import Best, Run
 from ..runs.files import explained, write_whole
 from .charts import MOST_BANDS, View, percent, view_of
+from .evaluations import evaluations
 from .examples import examples
 from .history import History
 from .pictures import (
@@ -24,8 +25,8 @@ from .pictures import (
     work_charts,
 )
 from .svg import DARK, LIGHT, SHAPES, escape
-from .tables import evaluation, table
-from .words import facts, learnt, tiles
+from .tables import table
+from .words import facts, learnt, tiles, title_of
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 """Nothing is fetched and nothing runs, whatever a model wrote."""
@@ -49,34 +50,34 @@ def report(run: Run) -> str:
     """The whole page."""
     history = _history(run)
     view = view_of(history.steps, history.bands())
-    name = escape(run.directory.absolute().name)
     best, problems = _best(run)
     config, more = _config(run)
+    title = escape(title_of(run, config, history))
     body = [
-        _head(run, name, config, history, best),
+        _head(run, title, config, history, best),
         *(f"<p class='missing'>{escape(problem)}</p>" for problem in [*problems, *more]),
         _charts(history, view),
-        _evaluation(run, history),
+        _evaluation(run, history, best),
         _trees(run),
     ]
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{name} · MetaAgent-X</title>\n<style>\n{_style()}</style>\n</head>\n<body>\n<main>\n"
+        f"<title>{title}</title>\n<style>\n{_style()}</style>\n</head>\n<body>\n<main>\n"
         + "\n".join(body)
         + "\n</main>\n</body>\n</html>\n"
     )
 
 
-def _head(run: Run, name: str, config: Config | None, history: History, best: Best | None) -> str:
+def _head(run: Run, title: str, config: Config | None, history: History, best: Best | None) -> str:
     rows = "".join(f"<dt>{word}</dt><dd>{escape(meaning)}</dd>" for word, meaning in facts(config, history))
     boxes = "".join(
-        f"<div class='tile'><span>{escape(title)}</span><b>{figure}</b><span>{escape(before)}</span></div>"
-        for title, figure, before in tiles(history, best)
+        f"<div class='tile'><span>{escape(what)}</span><b>{figure}</b><span>{escape(before)}</span></div>"
+        for what, figure, before in tiles(history, best)
     )
     return (
-        f"<header><p class='kind'>MetaAgent-X · training run{_created(run)}</p><h1>{name}</h1>"
+        f"<header><p class='kind'>Report of a training run{_created(run)}</p><h1>{title}</h1>"
         f"<p class='learnt'>{escape(learnt(history, best))}</p></header>"
         f"<div class='tiles'>{boxes}</div><dl>{rows}</dl>"
     )
@@ -133,8 +134,8 @@ def _trees(run: Run) -> str:
     return f"<section><h2>Example trees</h2>{note}{''.join(found)}</section>"
 
 
-def _evaluation(run: Run, history: History) -> str:
-    parts = [evaluation(run.directory) or "<p class='missing'>No evaluation was made after training.</p>"]
+def _evaluation(run: Run, history: History, best: Best | None) -> str:
+    parts = [evaluations(run.directory, best)]
     held_out = history.series("evaluation/solved")
     if held_out:
         rows = [[f"{step + 1:.0f}", percent(value)] for step, value in held_out]

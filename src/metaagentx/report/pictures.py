@@ -30,15 +30,18 @@ class Chart:
 
 
 def reward_chart(history: History) -> Chart:
-    """Both roles, and what was solved of held-out tasks."""
-    lines = _both(history, "reward/{}")
-    held_out = history.series("evaluation/solved")
-    if held_out:
-        lines.append(Line("held-out", held_out, "ink", dots=True))
-    caption = "Mean reward of the executions and of the designs." + (
-        " Diamonds: share of held-out tasks solved." if held_out else ""
-    )
-    return _lines("Reward of both roles", caption, lines)
+    """Both roles."""
+    caption = "Mean reward of the executions and of the designs."
+    return _lines("Reward of both roles", caption, _both(history, "reward/{}"))
+
+
+def solved_chart(history: History) -> Chart:
+    """What is solved in training, and of the tasks held out from it: shares, on an axis of their own."""
+    solved, held_out = history.series("solved"), history.series("evaluation/solved")
+    lines = [Line("training", solved, "c0")] if solved else []
+    lines += [Line("held-out", held_out, "ink", dots=True)] if held_out else []
+    caption = "Share of executions that solve their task." + (" Diamonds: of held-out tasks." if held_out else "")
+    return _lines("Solved in training and held-out", caption, lines, scale="share")
 
 
 def structure_chart(history: History) -> Chart:
@@ -56,6 +59,7 @@ def outcome_charts(history: History) -> list[Chart]:
     names = short_names(list(by_source))
     parts = {name: history.series(f"reward/{name}") for name in PARTS}
     return [
+        solved_chart(history),
         _lines(
             "Solved, by source",
             "Share of executions that solve their task.",
@@ -125,12 +129,13 @@ def update_charts(history: History) -> list[Chart]:
 
 
 def picture(history: History) -> str:
-    """Reward and structures in one SVG file."""
+    """Reward, what is solved, and structures in one SVG file."""
     view = replace(view_of(history.steps, history.bands()), width=900, labels=160)
-    charts = (reward_chart(history), structure_chart(history))
-    parts = [(chart.title, chart.draw) for chart in charts if chart.draw]
-    heights = (235.0, 185.0) if len(parts) == 2 else (420.0,) * len(parts)
-    return alone(stacked(parts, heights, view)).replace("<svg", '<svg width="900" height="420"', 1)
+    charts = ((reward_chart(history), 220.0), (solved_chart(history), 175.0), (structure_chart(history), 175.0))
+    shown = [(chart.title, chart.draw, height) for chart, height in charts if chart.draw]
+    heights = [height for *_, height in shown]
+    drawn = stacked([(title, draw) for title, draw, _ in shown], heights, view)
+    return alone(drawn).replace("<svg", f'<svg width="900" height="{sum(heights):g}"', 1)
 
 
 def _seconds(history: History) -> Chart:

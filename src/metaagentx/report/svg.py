@@ -17,6 +17,7 @@ LIGHT = {
     "ink": "#1d2330",
     "muted": "#5d6676",
     "grid": "#e3e7ee",
+    "shade": "#8d97a9",
     "executor": "#0072b2",
     "designer": "#d55e00",
     "c0": "#009e73",
@@ -33,6 +34,7 @@ DARK = {
     "ink": "#e6eaf2",
     "muted": "#9aa5b6",
     "grid": "#2a313d",
+    "shade": "#6d7a90",
     "executor": "#56b4e9",
     "designer": "#ff8a3d",
     "c0": "#2fc795",
@@ -63,6 +65,7 @@ def number(value: float) -> str:
     """A number for a person, two or three digits of it."""
     if value and not 1e-2 <= abs(value) < 1e5:
         return re.sub(r"e([+-])0?(\d)", lambda found: f"e{found[1].strip('+')}{found[2]}", f"{value:.2g}")
+    value += 0.0  # which makes a negative zero a plain one
     if abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.3g}" if abs(value) >= 1 else f"{value:.2g}"

@@ -8,6 +8,9 @@ from pathlib import Path
 from ..types import JSON
 from .svg import escape, number
 
+NARROW_LETTERS = 56
+"""What a screen of 400 pixels holds."""
+
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Texts in a table; columns of numbers stand to the right."""
@@ -15,11 +18,19 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     heads = "".join(_cell("th", name, right[place]) for place, name in enumerate(head))
     lines = ["".join(_cell("td", name, right[place]) for place, name in enumerate(row[: len(head)])) for row in rows]
     body = "".join(f"<tr>{line}</tr>" for line in lines)
-    return f'<div class="scroll"><table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>'
+    hint = '<p class="hint">Scroll the table sideways to see all columns. →</p>' if _is_wide(head, rows) else ""
+    inside = f"<thead><tr>{heads}</tr></thead><tbody>{body}</tbody>"
+    return f'{hint}<div class="scroll" tabindex="0"><table>{inside}</table></div>'
 
 
-def evaluation(directory: Path) -> str | None:
-    """What `metaagentx evaluate` left in a run directory; None when there is nothing that can be read."""
+def _is_wide(head: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
+    """Whether a table will not fit a narrow screen, by its letters."""
+    widths = [max(len(row[place]) for row in (head, *rows) if place < len(row)) for place in range(len(head))]
+    return sum(widths) + 2 * len(widths) > NARROW_LETTERS
+
+
+def evaluation_tables(directory: Path) -> str | None:
+    """What `metaagentx eval` left in a directory; None when there is nothing that can be read."""
     try:
         return "".join(_markdown((directory / "evaluation.md").read_text(errors="replace"))) or None
     except OSError:
@@ -42,7 +53,7 @@ def _markdown(text: str) -> Iterator[str]:
         while block and block[0].startswith("#"):
             heading = block.pop(0)
             if not heading.startswith("# "):  # the page has a heading of its own
-                yield f"<h3>{_inline(heading.lstrip('# '))}</h3>"
+                yield f"<h4>{_inline(heading.lstrip('# '))}</h4>"
         before = [line for line in block if not line.lstrip().startswith("|")]
         rows = [_row(line) for line in block if line.lstrip().startswith("|")]
         if before:
@@ -53,7 +64,8 @@ def _markdown(text: str) -> Iterator[str]:
 
 def _row(line: str) -> list[str]:
     cells = re.split(r"(?<!\\)\|", line.strip().removeprefix("|").removesuffix("|"))
-    return [cell.strip().replace("\\|", "|") for cell in cells]
+    # Earlier versions wrote differences that round to nothing with a minus.
+    return [re.sub(r"(?<![\w.])-(0\.0+)(?!\d)", r"+\1", cell.strip().replace("\\|", "|")) for cell in cells]
 
 
 def _inline(text: str) -> str:
@@ -69,7 +81,7 @@ def _tables(value: JSON, name: str, depth: int) -> Iterator[str]:
         named = any(title for title, _ in rows)
         head = ["", *columns] if named else columns
         cells = [[*([title] if named else []), *(_plain(row.get(key)) for key in columns)] for title, row in rows]
-        yield (f"<h3>{escape(name)}</h3>" if name else "") + table(head, cells)
+        yield (f"<h4>{escape(name)}</h4>" if name else "") + table(head, cells)
     elif isinstance(value, dict) and depth < 4:
         for key, inner in value.items():
             yield from _tables(inner, key, depth + 1)

@@ -4,10 +4,20 @@ import re
 from collections.abc import Callable, Iterator
 
 from ..config import Config, StageConfig
-from ..runs import Best
+from ..runs import Best, Run
 from .charts import percent
 from .history import Change, History, change, short_names
 from .svg import number
+
+
+def title_of(run: Run, config: Config | None, history: History) -> str:
+    """What the page is about: the run's name, its recipe or else its tasks, and how far it is."""
+    done = len(history.steps)
+    whole = done if config is None else max(done, config.steps)
+    steps = f"{done} of {whole} steps" if done < whole else f"{done} step{'s' * (done != 1)}"
+    if run.recipe:
+        return f"MetaAgent-X run {_run_name(run)}: {run.recipe}, {steps}"
+    return f"MetaAgent-X run {_run_name(run)}: {steps}" + (f" on {_mixture(config.tasks.train)}" if config else "")
 
 
 def facts(config: Config | None, history: History) -> Iterator[tuple[str, str]]:
@@ -73,6 +83,12 @@ def tiles(history: History, best: Best | None) -> Iterator[tuple[str, str, str]]
         yield "held-out tasks solved", percent(held_out[-1][1]), f"after step {held_out[-1][0] + 1:.0f}"
     if best:
         yield "best checkpoint", f"step {best.step}", f"{percent(best.score)} of held-out tasks"
+
+
+def _run_name(run: Run) -> str:
+    """The directory's name, with the one above it where it says little alone: `quickstart/run`."""
+    parts = run.directory.absolute().parts
+    return "/".join(parts[-2:]) if parts[-1] == "run" or parts[-3:-2] == ("runs",) else parts[-1]
 
 
 def _structures(history: History) -> str:

@@ -29,9 +29,9 @@ class Run:
         self._steps = 0  # finished, while the lock is held
 
     @classmethod
-    def create(cls, directory: Path, config_text: str) -> Self:
-        """A new run."""
-        with _new_run(directory, config_text, forked_from=None):
+    def create(cls, directory: Path, config_text: str, recipe: str = "") -> Self:
+        """A new run. `recipe` is the name of the recipe it follows, for people."""
+        with _new_run(directory, config_text, {"recipe": recipe, "forked_from": None}):
             pass
         return cls(directory)
 
@@ -59,8 +59,11 @@ class Run:
         state = records.read_state(checkpoint)
         if config_text is None:
             config_text = origin.config_text
-        forked_from: JSON = {"run": str(source.absolute()), "step": step}
-        with _new_run(directory, config_text, forked_from) as unfinished:
+        about: dict[str, JSON] = {
+            "recipe": origin.recipe,
+            "forked_from": {"run": str(source.absolute()), "step": step},
+        }
+        with _new_run(directory, config_text, about) as unfinished:
             (unfinished / "metrics.jsonl").write_bytes(origin._metrics_below(step))
             place = unfinished / "checkpoints" / checkpoint.name
             try:
@@ -98,6 +101,12 @@ class Run:
     def config_text(self) -> str:
         """The whole configuration, itself a recipe."""
         return (self.directory / "config.toml").read_bytes().decode()
+
+    @property
+    def recipe(self) -> str:
+        """The name of the recipe that the run follows; empty where it is not known."""
+        name = records.read_object(self.directory / "run.json").get("recipe")
+        return name if isinstance(name, str) else ""
 
     @property
     def checkpoints(self) -> dict[int, Path]:
@@ -266,7 +275,7 @@ class Run:
 
 
 @contextmanager
-def _new_run(directory: Path, config_text: str, forked_from: JSON) -> Iterator[Path]:
+def _new_run(directory: Path, config_text: str, origin: Mapping[str, JSON]) -> Iterator[Path]:
     """A run that is being made, beside its place; it is there when it is complete."""
     _refuse_existing(directory)
     unfinished = directory.absolute().with_name(f".{directory.absolute().name}.unfinished")
@@ -280,7 +289,7 @@ def _new_run(directory: Path, config_text: str, forked_from: JSON) -> Iterator[P
             for remains in [path for path in unfinished.iterdir() if path.name != "lock"]:
                 shutil.rmtree(remains) if remains.is_dir() else remains.unlink()
             created = datetime.now().astimezone().isoformat(timespec="seconds")
-            about: JSON = {"format": records.FORMAT, "created": created, "forked_from": forked_from}
+            about: JSON = {"format": records.FORMAT, "created": created, **origin}
             (unfinished / "run.json").write_bytes(records.json_line(about))
             (unfinished / "config.toml").write_bytes(config_text.encode())
             (unfinished / "metrics.jsonl").touch()

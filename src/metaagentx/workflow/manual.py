@@ -1,7 +1,7 @@
 r"""The language as a teacher model reads it: how to reply, how agents speak, the reference, the examples.
 
 The reference comes from the docstrings and signatures of the public classes, the examples are the files the tests run.
-`docs/language.md` is this text: `python -m metaagentx.workflow.manual > docs/language.md`.
+`docs/language.md` is this text below a few lines for people: `python -m metaagentx.workflow.manual > docs/language.md`.
 """
 
 from __future__ import annotations
@@ -67,6 +67,30 @@ an agent what its delivery should hold. An agent with tools may write a fenced p
 `<tool_call></tool_call>`, and gets the output as its next turn.
 """
 
+_FOR_PEOPLE = """\
+# The workflow language
+
+What follows the line is the manual as a teacher model reads it. Each example is a file that you can run:
+
+```sh
+python -m metaagentx.workflow src/metaagentx/workflow/examples/debate.py --question "What is 2 + 2?"
+python -m metaagentx.workflow src/metaagentx/workflow/examples/debate.py --question "What is 2 + 2?" --reply '<delivery>\\boxed{4}</delivery>'
+```
+
+The command prints the conversation and the answer. Agents reply what `--reply` says, given once for each call, the last
+one for all that follow; with `--base-url URL --model NAME` a model on an OpenAI-compatible server plays them. **It runs the
+script without the sandbox**, with your files and your network: use it for scripts of your own only. A script says `from
+workflow import ...`, which that command and the sandbox provide and plain `python script.py` does not.
+
+---
+
+"""  # noqa: E501  a command stays on its line
+
+
+def language_page() -> str:
+    """`docs/language.md`."""
+    return _FOR_PEOPLE + language_manual()
+
 
 def language_manual() -> str:
     """The whole manual, as Markdown."""
@@ -123,4 +147,4 @@ def _examples() -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(language_manual())
+    sys.stdout.write(language_page())
