@@ -5,6 +5,8 @@ PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+# Test files run side by side in so many processes.
+WORKERS ?= 2
 
 .PHONY: help quickstart compare test test-all check fix bench clean
 
@@ -40,10 +42,10 @@ fix: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 
 test: check
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not slow"
 
 test-all: check
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.sandbox

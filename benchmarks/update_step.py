@@ -66,7 +66,7 @@ def step_seconds_trl(path: Path, prompt_tokens: int) -> float:
 
     ends: list[float] = []
 
-    class Clock(TrainerCallback):
+    class Clock(TrainerCallback):  # type: ignore[misc]  # its types are not read
         def on_step_end(self, *_: Any, **__: Any) -> None:
             ends.append(time.perf_counter())
 

@@ -230,7 +230,7 @@ def test_a_model_that_treats_its_logits_is_refused() -> None:
 
     model = learners.random_model()
     small = {"num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 24, "eos_token_id": 1, "bos_token_id": 2}
-    config = CohereConfig(hidden_size=16, intermediate_size=32, logit_scale=9.0, **small)  # type: ignore[arg-type]
+    config = CohereConfig(hidden_size=16, intermediate_size=32, logit_scale=9.0, **small)
     causal_lm: Any = CohereForCausalLM
     model.module = causal_lm(config).eval()
     with pytest.raises(MetaAgentXError, match="CohereForCausalLM gives other logits in a packed tree than alone"):
