@@ -639,7 +639,7 @@ def test_the_package_is_imported_when_it_is_needed(monkeypatch: pytest.MonkeyPat
         OpenAIPolicy("m")
 
 
-def test_a_teacher_behind_a_server_by_the_command(tmp_path: Path) -> None:
+def test_a_teacher_behind_a_server_by_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It reads the manual, and what it solved is kept without. Tokens are counted. What is done is not asked again."""
     teacher = ProgrammedTeacher()
 
@@ -650,11 +650,15 @@ def test_a_teacher_behind_a_server_by_the_command(tmp_path: Path) -> None:
 
     with serving(taught) as server:
         words = ["coldstart", "gym:number_sorting?max_numbers=4", "--out", tmp_path, "--count", 8, "--teacher", "m"]
-        words += ["--base-url", server.url, "--price-read", 1e5, "--price-written", 1e6]
+        words += ["--base-url", server.url, "--price-read", 1e5, "--price-written", 1e6, "--key-env", "MY_KEY"]
+        words += ["--extra-body", '{"top_k": 5}', "--set", "rollout.temperature=0.5", "--max-tokens", 99]
+        monkeypatch.setenv("MY_KEY", "mine")
         done = command(*words)
         assert done.returncode == 0, done.stderr
         calls = len(server.asked)
         assert f"{7 * calls} tokens read, {3 * calls} written, {0.7 * calls + 3 * calls:.2f} spent" in done.stdout
+        assert set(server.keys) == {"Bearer mine"}
+        assert {(a["top_k"], a["temperature"], a["max_tokens"]) for a in server.asked} == {(5, 0.5, 99)}
         designers = [a["messages"][0]["content"] for a in server.asked if DESIGNER_LINE in a["messages"][0]["content"]]
         assert len(designers) == 8 and min(map(len, designers)) > 10 * len(DESIGNER_LINE)
         rows = read_rows(tmp_path / "coldstart.jsonl")

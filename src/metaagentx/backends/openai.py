@@ -97,7 +97,7 @@ class OpenAIPolicy:
         self._url = _checked_url(base_url or OPENAI_URL)
         self._key_env = api_key_env
         self._key = _read_key(api_key_env, needed=base_url is None)
-        self._extra = dict(extra_body or {})
+        self._extra = _checked_body(extra_body or {})
         self._max_concurrency = max_concurrency
         self._length_name = "max_tokens"
         self._lines: dict[asyncio.AbstractEventLoop, _Line] = {}
@@ -296,6 +296,13 @@ def _checked_url(url: str) -> str:
     if parts.username is not None or parts.query:
         raise MetaAgentXError(f"the address of {parts.hostname} holds more than an address: put the key in a variable")
     return url.rstrip("/")
+
+
+def _checked_body(extra: Mapping[str, object]) -> dict[str, object]:
+    for key in ("messages", "model", "stream", "n"):
+        if key in extra:
+            raise MetaAgentXError(f"{key!r} cannot be in the extra body of a request: each request has its own")
+    return dict(extra)
 
 
 def _read_key(variable: str, needed: bool) -> str:
