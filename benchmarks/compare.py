@@ -20,8 +20,9 @@ from typing import Any
 
 from metaagentx.config import load_config
 from metaagentx.errors import MetaAgentXError
-from metaagentx.quickstart import WHOLE, cold_settings, same_settings
+from metaagentx.quickstart import WHOLE, cold_settings
 from metaagentx.runs.files import write_whole
+from metaagentx.runs.work import same_settings
 
 RECIPE = Path("recipes/tiny.toml")
 TASKS = 40
@@ -264,7 +265,8 @@ def main() -> None:
             "cold start": cold_settings(WHOLE),
             "variants": variants(),
         }
-        same_settings(given.dir / "settings.json", {**settings, "tasks": TASKS})
+        work = given.dir.glob("seed-*")
+        same_settings(given.dir / "settings.json", {**settings, "tasks": TASKS}, "--dir", work)
     except MetaAgentXError as error:
         sys.exit(str(error))
     if given.one:

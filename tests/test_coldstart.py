@@ -4,6 +4,8 @@ import asyncio
 import json
 import random
 import re
+import shutil
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 
 from metaagentx.backends.local import LocalPolicy, load_model, new_model
 from metaagentx.calls import Speaker
-from metaagentx.coldstart import Row, Teaching, balance, collect, deduplicate, read_rows, write_rows
+from metaagentx.coldstart import Row, Teaching, balance, collect, deduplicate, read_rows, trim, write_rows
 from metaagentx.errors import MetaAgentXError
 from metaagentx.policy import Policy
 from metaagentx.quickstart import TAUGHT
@@ -79,8 +81,38 @@ def test_a_stopped_collection_goes_on_with_the_next_batch(
     assert (tmp_path / "parts" / "batch-00000.jsonl").read_text() == first
 
 
+def test_enough_rows_end_a_collection_and_a_stop_changes_nothing(
+    runner: asyncio.Runner, sandbox: Sandbox, graders: Graders, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Targets are reached after some batches; then as many rows are kept, and of a resumed collection the same ones."""
+    enough = replace(teaching(sandbox, graders, 60), targets={Role.DESIGNER: 5, Role.EXECUTOR: 6})
+    rows, bill = runner.run(collect(enough, tmp_path))
+    assert Counter(row.role for row in rows) == enough.targets and bill.tasks < 60
+    assert re.search(r"designer rows \d+ of 5 · executor rows \d+ of 6", capfd.readouterr().err)
+    (last,) = sorted(tmp_path.iterdir())[-1:]
+    last.unlink()
+    assert runner.run(collect(enough, tmp_path)) == (rows, bill)
+    more, bill_of_more = runner.run(collect(replace(enough, targets={Role.DESIGNER: 5, Role.EXECUTOR: 12}), tmp_path))
+    assert bill_of_more.tasks > bill.tasks, "with a higher target it goes on"
+    assert Counter(row.role for row in more) == {Role.DESIGNER: 5, Role.EXECUTOR: 12}
+
+
+@given(st.lists(st.sampled_from([*Role]), max_size=40), st.integers(1, 10))
+def test_rows_are_taken_evenly(roles: list[Role], target: int) -> None:
+    rows = [row(role=role, task=str(place)) for place, role in enumerate(roles)]
+    kept = trim(rows, {Role.DESIGNER: target})
+    assert [r for r in kept if r.role is Role.EXECUTOR] == [r for r in rows if r.role is Role.EXECUTOR]
+    had, has = ([r for r in some if r.role is Role.DESIGNER] for some in (rows, kept))
+    assert len(has) == min(len(had), target) and kept == [r for r in rows if r in kept]
+    places = [had.index(r) for r in has]
+    assert all(abs(place - number * len(had) / len(has)) < 1 for number, place in enumerate(places))
+    assert trim(rows, {}) == rows
+
+
 def test_rows_come_back_as_they_were_written(tmp_path: Path) -> None:
-    rows = [row(), row(role=Role.DESIGNER, pattern="ensemble", task="ümlaut")]
+    """Also with what Python takes for the end of a line and JSON does not."""
+    lines = tuple({"role": role, "content": "one\u2028two\x85three\x1cfour"} for role in ("user", "assistant"))
+    rows = [row(), row(role=Role.DESIGNER, pattern="ensemble", task="ümlaut"), row(messages=lines)]
     write_rows(tmp_path / "rows.jsonl", rows)
     assert read_rows(tmp_path / "rows.jsonl") == rows
 
@@ -241,7 +273,8 @@ def test_the_commands_teach_a_model(tmp_path: Path) -> None:
     """From tasks to a taught model as a user does it, in a directory with a space."""
     place = tmp_path / "a place"
     source = "gym:spell_backward?min_word_len=3&max_word_len=3"
-    kept = command("coldstart", source, "--out", place, "--count", 12)
+    asked = ["coldstart", source, "--out", place, "--count", 12]
+    kept = command(*asked)
     assert kept.returncode == 0, kept.stderr
     assert re.search(r"coldstart\.jsonl: \d+ chats kept; 12 executions, \d+% solved", kept.stdout)
     words = ["sft", place / "coldstart.jsonl", "--model", "preset:nano", "--out", place / "model"]
@@ -249,6 +282,14 @@ def test_the_commands_teach_a_model(tmp_path: Path) -> None:
     assert taught.returncode == 0, taught.stderr
     first, last = map(float, re.findall(r"loss ([\d.]+) at first, ([\d.]+) at last", taught.stdout)[0])
     assert last < first - 1
+    for refused, said in (
+        ([*asked, "--seed", 1], f"{place} was made with seed = 0, now 1: use the same or another --out"),
+        ([*words, "--seed", 1], f"{place / 'model.work'} was made with steps = 12, now 200 (and "),
+    ):
+        shutil.rmtree(place / "model", ignore_errors=True)
+        other = command(*refused)
+        assert (other.returncode, other.stderr.count("\n")) == (2, 1), other.stderr
+        assert other.stderr.startswith(f"metaagentx: {said}"), other.stderr
     with held(place), held(place / "other.work"):
         for refused in (["coldstart", source, "--out", place], [*words[:-1], place / "other"]):
             busy = command(*refused)

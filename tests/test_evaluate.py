@@ -29,11 +29,12 @@ from metaagentx.evaluation import (
 from metaagentx.evaluation.ballot import elect
 from metaagentx.evaluation.figures import Comparison, compare, interval, mean_tokens, summarise
 from metaagentx.evaluation.methods import standard_names
-from metaagentx.evaluation.request import PAPER, Request, evaluate_run, weights_mark
+from metaagentx.evaluation.request import PAPER, Request, evaluate_run
 from metaagentx.evaluation.result import comparison_cells
 from metaagentx.policy import BackendError
 from metaagentx.rewards.graders import Graders
 from metaagentx.runs import Run
+from metaagentx.runs.work import weights_mark
 from metaagentx.sandbox import Sandbox
 from metaagentx.tasks import SOURCES
 from metaagentx.types import MathGold, Role, Task

@@ -29,7 +29,7 @@ LAYERS = [
     {"teacher", "coldstart"},
     {"trainer", "sft"},
     {"session"},
-    {"evaluation"},
+    {"evaluation", "collection"},
     {"report", "viewer", "doctor"},
     {"quickstart"},
     {

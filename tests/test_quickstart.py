@@ -40,7 +40,7 @@ def test_everything_runs_goes_on_after_a_stop_and_gives_the_same_numbers(
     assert repeated.to_json() == found.to_json()
     with held(root), pytest.raises(MetaAgentXError, match="is in use by process"):
         runner.run(everything(RECIPE, root, OVERRIDES, said.append, SMALL))
-    with pytest.raises(MetaAgentXError, match="was made with another seed: remove it, or choose another"):
+    with pytest.raises(MetaAgentXError, match="was made with seed = 0, now 1: use the same or another --dir"):
         runner.run(everything(RECIPE, root, [*OVERRIDES, "seed=1"], said.append, SMALL))
     for lie in ("[", "[]", "[" * 100_000, "\\xff", None):
         (root / "settings.json").unlink()

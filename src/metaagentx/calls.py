@@ -54,7 +54,7 @@ class Speaker:
             agent,
             chat,
             self.policy.tokenizer.decode(completion.tokens),
-            tokens=len(completion.tokens),
+            tokens=len(completion.tokens) if completion.token_count is None else completion.token_count,
             prompt=tuple(prompt),
             completion=completion.tokens,
             logprobs=completion.logprobs,

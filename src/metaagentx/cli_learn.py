@@ -1,74 +1,64 @@
 """`metaagentx coldstart`, `metaagentx sft` and `metaagentx quickstart`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from .errors import MetaAgentXError
 
-if TYPE_CHECKING:
-    from contextlib import AbstractAsyncContextManager
-
-    from .coldstart import Bill, Row
-    from .policy import Policy
-
 
 def coldstart(  # noqa: PLR0913, PLR0917  options of a command
-    tasks: Annotated[str, typer.Argument(help="A mixture of training tasks, such as '0.5*gsm8k + 0.5*apps'.")],
     out: Annotated[Path, typer.Option(help="A directory for the batches and coldstart.jsonl.")],
+    tasks: Annotated[
+        str | None,
+        typer.Argument(help="A mixture of training tasks, such as '0.5*gsm8k + 0.5*apps'; the recipe's by default."),
+    ] = None,
+    recipe: Annotated[
+        str | None, typer.Option(help="Settings, tasks and held-out tasks of a file or a bundled recipe.")
+    ] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", help="key=value of a recipe, such as rollout.temperature=0.7.")
+    ] = None,
     teacher: Annotated[str, typer.Option(help="A model's name on the server, or `programmed`.")] = "programmed",
     base_url: Annotated[str | None, typer.Option(help="Of an OpenAI-compatible server.")] = None,
-    count: Annotated[int, typer.Option(help="How many tasks.", min=1)] = 1000,
-    designs: Annotated[int, typer.Option(help="For each task.", min=1)] = 1,
-    executions: Annotated[int, typer.Option(help="For each design.", min=1)] = 1,
-    max_tokens: Annotated[int, typer.Option(help="Of one reply.", min=1)] = 8192,
+    key_env: Annotated[str | None, typer.Option(help="The variable with its key; OPENAI_API_KEY by default.")] = None,
+    extra_body: Annotated[str | None, typer.Option(help="A JSON object that goes into each request.")] = None,
+    count: Annotated[int, typer.Option(help="The most tasks.", min=1, max=10**8)] = 1000,
+    batch: Annotated[int, typer.Option(help="Tasks that are done together and written down.", min=1)] = 256,
+    designer_rows: Annotated[int | None, typer.Option(help="Enough of the Designer; all by default.", min=1)] = None,
+    executor_rows: Annotated[int | None, typer.Option(help="Enough of the Executor; all by default.", min=1)] = None,
+    designs: Annotated[int | None, typer.Option(help="For each task; 1 by default.", min=1)] = None,
+    executions: Annotated[int | None, typer.Option(help="For each design; 1 by default.", min=1)] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Of one reply; 8192 by default.", min=1)] = None,
     price_read: Annotated[float, typer.Option(help="For a million tokens that the teacher reads.")] = 0.0,
     price_written: Annotated[float, typer.Option(help="For a million tokens that it writes.")] = 0.0,
-    seed: Annotated[int, typer.Option(help="Of tasks and draws.")] = 0,
+    seed: Annotated[int | None, typer.Option(help="Of tasks and draws; the recipe's by default.", min=0)] = None,
 ) -> None:
     """Let a teacher design and execute, and keep what solved its task. A stopped one goes on by the same command."""
     import asyncio
 
-    from .coldstart import write_rows
-    from .config import Config
-    from .runs.files import held
-    from .session import Lesson, ask_teacher
+    from .collection import ColdStart, Teacher, describe, row_targets, run_cold_start
+    from .config.bundled import find_recipe
 
-    config = Config.model_validate(
-        {
-            "seed": seed,
-            "steps": 1,
-            "model": {"path": "none"},
-            "tasks": {"train": tasks, "held_out": 0},
-            "stages": [{"steps": 1, "executor": 1.0}],
-        }
+    given = {"designs": designs, "executions": executions}
+    given |= {"designer_tokens": max_tokens, "executor_tokens": max_tokens}
+    request = ColdStart(
+        out=out,
+        tasks=tasks,
+        recipe=None if recipe is None else find_recipe(recipe),
+        overrides=(*(overrides or ()), *(f"rollout.{key}={value}" for key, value in given.items() if value)),
+        teacher=Teacher(teacher, base_url, key_env, extra_body),
+        count=count,
+        batch=batch,
+        seed=seed,
+        targets=row_targets(designer_rows, executor_rows),
     )
-    lesson = Lesson(count, teacher, teacher != "programmed", max_tokens, designs, executions)
-
-    async def ask() -> "tuple[list[Row], Bill]":
-        async with _teacher(teacher, base_url) as policy:
-            return await ask_teacher(config, policy, lesson, out / "batches")
-
-    with held(out):
-        rows, bill = asyncio.run(ask())
-        write_rows(out / "coldstart.jsonl", rows)
-    solved = bill.solved / max(1, bill.executions)
+    rows, bill = asyncio.run(run_cold_start(request))
+    for line in describe(request, rows, bill):
+        typer.echo(line)
     cost = bill.cost(price_read, price_written)
-    typer.echo(f"{out / 'coldstart.jsonl'}: {len(rows)} chats kept; {bill.executions} executions, {solved:.0%} solved")
     typer.echo(f"{bill.prompt_tokens} tokens read, {bill.completion_tokens} written, {cost:.2f} spent")
-
-
-def _teacher(name: str, base_url: str | None) -> "AbstractAsyncContextManager[Policy]":
-    from contextlib import nullcontext
-
-    if name == "programmed":
-        from .teacher import ProgrammedTeacher
-
-        return nullcontext(ProgrammedTeacher())
-    from .backends.openai import OpenAIPolicy
-
-    return OpenAIPolicy(name, base_url)
 
 
 def sft(  # noqa: PLR0913, PLR0917  options of a command
@@ -85,9 +75,10 @@ def sft(  # noqa: PLR0913, PLR0917  options of a command
     import asyncio
 
     from .coldstart import read_rows
-    from .runs.files import held
+    from .runs.files import explained, held
+    from .runs.work import same_settings
     from .session import teach_model
-    from .sft import SftOptions
+    from .sft import SftOptions, sft_settings
 
     if out.exists():
         raise MetaAgentXError(f"{out} is there already: remove it or choose another place")
@@ -100,8 +91,11 @@ def sft(  # noqa: PLR0913, PLR0917  options of a command
         seed=seed,
     )
     work = out.with_name(f"{out.name}.work")
-    with held(work):
-        losses = asyncio.run(teach_model(read_rows(rows), model, out, options, work))
+    chats = read_rows(rows)
+    with held(work), explained(str(work), "make room, and the same command goes on"):
+        settings = sft_settings(chats, model, options)
+        same_settings(work / "settings.json", settings, "--out", [work / "new", work / "sft" / "state.json"])
+        losses = asyncio.run(teach_model(chats, model, out, options, work))
     typer.echo(f"{out}: loss {losses[0]:.3f} at first, {losses[-1]:.3f} at last, {len(losses)} steps")
 
 

@@ -39,6 +39,8 @@ class Completion:
     tokens: tuple[int, ...]
     logprobs: tuple[float, ...]
     finish: Literal["stop", "length"]
+    token_count: int | None = None
+    """How many the model wrote, where `tokens` are not the model's own. None: as many as `tokens`."""
 
 
 @dataclass(frozen=True, slots=True)

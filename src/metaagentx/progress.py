@@ -141,7 +141,7 @@ class Counter:
         self._now = now
         self._began = self._printed = now()
         self._done = 0
-        self._figures: dict[str, float] = {}
+        self._figures: dict[str, float | str] = {}
         self._state = ""
         self._screen = _Screen(total, console, self._draw)
 
@@ -155,7 +155,7 @@ class Counter:
     ) -> None:
         self._screen.close()
 
-    def advance(self, n: int = 1, **figures: float) -> None:
+    def advance(self, n: int = 1, **figures: float | str) -> None:
         """Count `n` more, and show these figures with those given before."""
         self._done += n
         self._figures.update(figures)
@@ -168,7 +168,10 @@ class Counter:
         self._screen.line(line, summary=True, due=due)
 
     def _describe(self, seconds: float) -> str:
-        figures = [f"{name.replace('_', ' ')} {value:.3g}" for name, value in self._figures.items()]
+        figures = [
+            f"{name.replace('_', ' ')} {value if isinstance(value, str) else f'{value:.3g}'}"
+            for name, value in self._figures.items()
+        ]
         if seconds <= 0 or self._done <= 0:
             return _joined(*figures)
         left = (self._total - self._done) * seconds / self._done

@@ -4,22 +4,21 @@ Every part is finished whole before the next begins and is not done again when i
 on where it was stopped. The same seed gives the same numbers.
 """
 
-import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .coldstart import read_rows, write_rows
 from .config import Config, load_config, to_toml
 from .config.toml import quote
-from .errors import MetaAgentXError
 from .evaluation.request import Request, evaluate_run
 from .evaluation.result import Evaluation
 from .report import write_report
 from .runs import Run, command, evaluation_directory
-from .runs.files import explained, held, write_whole
-from .session import Lesson, ask_teacher, teach_model, train
+from .runs.files import explained, held
+from .runs.work import same_settings
+from .session import TEACHER_ROLLOUT, Lesson, ask_teacher, teach_model, train
 from .settings import stages_of
 from .sft import SftOptions
 from .teacher import FORGETS, SLIPS, ProgrammedTeacher
@@ -75,6 +74,11 @@ class Places:
         return self.root / "coldstart.jsonl"
 
     @property
+    def batches(self) -> Path:
+        """The teacher's work."""
+        return self.root / "teacher"
+
+    @property
     def student(self) -> Path:
         """The model after its cold start, in Hugging Face format."""
         return self.root / "student"
@@ -85,11 +89,11 @@ class Places:
         return self.root / "run"
 
 
-def cold_settings(size: Size) -> list[object]:
+def cold_settings(size: Size) -> dict[str, object]:
     """What a cold start is made with, besides the recipe."""
     from .backends.local.presets import PRESETS
 
-    return [TAUGHT, SLIPS, FORGETS, PRESETS[PRESET], size]
+    return {"tasks": TAUGHT, "slips": SLIPS, "forgets": FORGETS, "preset": PRESETS[PRESET], "size": size}
 
 
 def _settings(config: Config) -> dict[str, object]:
@@ -98,33 +102,15 @@ def _settings(config: Config) -> dict[str, object]:
     return {**found, "model": {key: value for key, value in found["model"].items() if key != "path"}}
 
 
-def same_settings(place: Path, settings: Mapping[str, object]) -> None:
-    """Write down what a directory is made with, or refuse to go on there with anything else."""
-    wanted = json.loads(json.dumps(settings, default=str))
-    if not place.exists():
-        place.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(place, (json.dumps(wanted, indent=1) + "\n").encode())
-        return
-    try:
-        written = json.loads(place.read_bytes())
-    except (ValueError, OSError, RecursionError):
-        written = None
-    if not isinstance(written, dict):
-        raise MetaAgentXError(f"{place} is damaged: remove {place.parent}, or choose another directory with --dir")
-    other = [name for name in {**wanted, **written} if wanted.get(name) != written.get(name)]
-    if other:
-        raise MetaAgentXError(
-            f"{place.parent} was made with another {other[0]}: remove it, or choose another directory with --dir"
-        )
-
-
 async def cold_start(config: Config, places: Places, size: Size) -> None:
     """A teacher's solved tasks, and a small new model that has learnt from them."""
     with explained(str(places.root), "make room, and the same command goes on"):
         if not places.rows.exists():
             lesson = Lesson(size.taught, "programmed", manual=False)
-            taught = config.model_copy(update={"tasks": config.tasks.model_copy(update={"train": TAUGHT})})
-            rows, _ = await ask_teacher(taught, ProgrammedTeacher(), lesson, places.root / "teacher")
+            tasks = config.tasks.model_copy(update={"train": TAUGHT})
+            rollout = config.rollout.model_copy(update=TEACHER_ROLLOUT)
+            taught = config.model_copy(update={"tasks": tasks, "rollout": rollout})
+            rows, _ = await ask_teacher(taught, ProgrammedTeacher(), lesson, places.batches)
             write_rows(places.rows, rows)
         if not places.student.exists():
             options = replace(size.sft, seed=config.seed, threads=config.model.threads)
@@ -158,7 +144,8 @@ async def everything(
 
 
 async def _parts(recipe: Path, config: Config, places: Places, say: Callable[[str], None], size: Size) -> Evaluation:
-    same_settings(places.settings, {"cold start": cold_settings(size), **_settings(config)})
+    settings = {**_settings(config), "cold start": cold_settings(size)}
+    same_settings(places.settings, settings, "--dir", [*places.batches.glob("*.jsonl"), places.rows, places.run])
     began = time.monotonic()
     say("1 of 4  cold start: a programmed teacher solves tasks, and a new small model learns from it")
     await cold_start(config, places, size)

@@ -6,7 +6,7 @@ What `train`, `eval` and the quickstart have in common. Models are loaded first:
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from .calls import Speaker
@@ -25,10 +25,12 @@ from .settings import rollout_options
 from .sft import SftOptions, teach
 from .tasks import Mixture
 from .trainer import Trainer
-from .types import Execution, Role
+from .types import Execution, Role, Task
 
 TAUGHT_FROM = 10**8
 """Where in the stream of tasks a teacher's are, far from those that training begins with."""
+TEACHER_ROLLOUT = {"designs": 1, "executions": 1, "designer_tokens": 8192, "executor_tokens": 8192}
+"""For a teacher, in place of what a recipe says of these keys: that is about the student's training."""
 
 
 def speakers_of(config: Config, policies: Mapping[Role, Policy]) -> dict[Role, Speaker]:
@@ -86,28 +88,39 @@ class Lesson:
     """Its name, kept with every row."""
     manual: bool = True
     """Whether it reads the language's manual."""
-    max_tokens: int = 8192
-    """Of one reply."""
-    designs: int = 1
-    """For each task."""
-    executions: int = 1
-    """For each design."""
+    tasks: str | None = None
+    """A mixture; None: the recipe's training tasks."""
+    seed: int | None = None
+    """Of the order of tasks and the teacher's draws; None: the recipe's."""
+    batch: int = 256
+    """Tasks that are done together and written down."""
+    targets: Mapping[Role, int] = field(default_factory=dict)
+    """How many rows of a role are enough."""
+
+
+def teacher_tasks(config: Config, lesson: Lesson) -> Sequence[Task]:
+    """What the teacher solves: nothing that training by this recipe holds out."""
+    training = mixture_of(config)
+    tasks, seed = lesson.tasks or config.tasks.train, config.seed if lesson.seed is None else lesson.seed
+    if (tasks, seed) == (config.tasks.train, config.seed):
+        return training.stretch(TAUGHT_FROM, lesson.count)
+    mixture = Mixture(tasks, seed, data_dir=config.tasks.data_dir, excluded=training.held_fingerprints)
+    return mixture.stretch(TAUGHT_FROM, lesson.count)
 
 
 async def ask_teacher(config: Config, policy: Policy, lesson: Lesson, directory: Path) -> tuple[list[Row], Bill]:
-    """What a teacher's rollouts on the recipe's training tasks are worth keeping."""
-    tasks = mixture_of(config)
+    """What a teacher's rollouts, with the recipe's settings, are worth keeping."""
+    tasks = teacher_tasks(config, lesson)
     async with open_resources(config, dict.fromkeys(Role, policy)) as resources:
-        speakers = {
-            role: replace(speaker, max_tokens=lesson.max_tokens) for role, speaker in resources.speakers.items()
-        }
         teaching = Teaching(
-            [tasks.task(TAUGHT_FROM + place) for place in range(lesson.count)],
-            replace(resources, speakers=speakers),
-            replace(rollout_options(config), designs=lesson.designs, executions=lesson.executions),
+            tasks,
+            resources,
+            rollout_options(config),
             lesson.teacher,
             lesson.manual,
-            config.seed,
+            config.seed if lesson.seed is None else lesson.seed,
+            lesson.batch,
+            lesson.targets,
         )
         return await collect(teaching, directory)
 

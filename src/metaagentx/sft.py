@@ -1,10 +1,11 @@
 """Supervised learning of both roles from chats, with loss on replies only."""
 
+import hashlib
 import json
 import random
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from .errors import MetaAgentXError
 from .policy import Datum, Policy, SharesWeights
 from .progress import Counter
 from .runs.files import write_whole
+from .runs.work import weights_mark
 from .types import Role
 
 
@@ -30,6 +32,16 @@ class SftOptions:
     checkpoint_every: int = 100
     threads: int = 0
     """Of the processor; 0: as many as there are cores."""
+
+
+def sft_settings(rows: Sequence[Row], model: str, options: SftOptions) -> dict[str, object]:
+    """What a model is taught with, for `same_settings`; what changes no weights is left out."""
+    content = hashlib.sha256("".join(f"{row.role} {json.dumps(row.messages)}\n" for row in rows).encode())
+    path = Path(model)
+    name = model if model.startswith("preset:") else f"{path.resolve().name} (weights {weights_mark(path)})"
+    unchanging = ("checkpoint_every", "threads")
+    chosen = {key: value for key, value in asdict(options).items() if key not in unchanging}
+    return {"model": name, "rows": f"{len(rows)} (content {content.hexdigest()[:16]})", **chosen}
 
 
 async def teach(

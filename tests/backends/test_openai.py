@@ -22,12 +22,13 @@ from metaagentx.backends.openai import OpenAIPolicy
 from metaagentx.calls import Speaker, TooLong, Unanswered
 from metaagentx.coldstart import read_rows
 from metaagentx.errors import MetaAgentXError
+from metaagentx.executor import ExecutionLimits
 from metaagentx.policy import BackendError, Completion, CountsWork, Policy, SamplingParams
 from metaagentx.rewards.graders import Graders
 from metaagentx.rollout import RolloutOptions, grow
 from metaagentx.sandbox import Sandbox
 from metaagentx.teacher import ProgrammedTeacher
-from metaagentx.types import Role
+from metaagentx.types import Execution, Fault, Role
 from metaagentx.workflow.reply import DESIGNER_LINE
 from tests.commands import command
 from tests.growing import (
@@ -194,7 +195,7 @@ def test_what_the_server_is_asked() -> None:
         | {"top_k": 1}
     ]
     assert server.keys == [f"Bearer {KEY}"]
-    assert done == Completion((*b"two", END), (0.0,) * 4, "stop")
+    assert done == Completion((*b"two", END), (0.0,) * 4, "stop", token_count=3)
 
 
 def test_no_seed_and_no_stop_are_not_sent() -> None:
@@ -215,6 +216,52 @@ def test_a_server_that_counts_nothing() -> None:
         policy = OpenAIPolicy("m", server.url)
         assert ask(policy).tokens == (*b"two", END)
     assert policy.work() == {"requests": 1, "prompt_tokens": 0, "completion_tokens": 0}
+
+
+@pytest.mark.parametrize(
+    ("usage", "tokens"),
+    [
+        ({"completion_tokens": 3}, [3, 3]),
+        ({"completion_tokens": 8}, [8, 8]),
+        ({}, [8, 13]),
+        (None, [8, 13]),
+        ({"completion_tokens": 0}, [8, 13]),
+    ],
+)
+def test_a_budget_counts_the_servers_tokens(
+    usage: object, tokens: list[int], runner: asyncio.Runner, sandbox: Sandbox, graders: Graders
+) -> None:
+    """They were the bytes of the text, so that long replies broke `rollout.tokens`. Not told, four bytes are one."""
+
+    def counted(asked: dict[str, Any], number: int) -> Reply:
+        body = json.loads(by_role(asked, number).body)
+        return Reply(200, json.dumps({**body, "usage": usage}).encode())
+
+    async def executed(url: str, budget: int) -> Execution:
+        async with OpenAIPolicy("m", url) as policy:
+            options = RolloutOptions(1, 1, ExecutionLimits(tokens=budget))
+            (tree,) = await grow([TASK], resources(policy, policy, sandbox, graders), options, ("test",))
+            return tree.designs[0].executions[0]
+
+    assert [-(-len(text.encode()) // 4) for text in (COMPUTE, RIGHT)] == [8, 13]
+    with serving(counted) as server:
+        enough = runner.run(executed(server.url, sum(tokens)))
+        short = runner.run(executed(server.url, sum(tokens) - 1))
+    assert enough.fault is None and [call.tokens for call in enough.calls] == tokens
+    assert short.fault == Fault("budget", f"more than {sum(tokens) - 1} tokens")
+
+
+def test_only_the_server_knows_its_context() -> None:
+    """Bytes of a long conversation were held against a context of our own, and took from the length of the reply."""
+    chat = [{"role": "user", "content": "long " * 300_000}]
+
+    async def once(url: str) -> str:
+        async with OpenAIPolicy("m", url) as policy:
+            return (await Speaker(Role.EXECUTOR, policy, 4096).call("Solver", chat, seed=1)).text
+
+    with serving(said("two")) as server:
+        text = asyncio.run(once(server.url))
+    assert (text, server.asked[0]["max_tokens"]) == ("two", 4096)
 
 
 @pytest.mark.parametrize("status", [408, 409, 429, 500, 502, 503, 529])
@@ -354,7 +401,7 @@ def test_no_variable_but_the_key_changes_where_it_asks(monkeypatch: pytest.Monke
 def test_a_reply_that_was_cut() -> None:
     with serving(said("It is tw", "length")) as server:
         done = ask(OpenAIPolicy("m", server.url))
-    assert done == Completion(tuple(b"It is tw"), (0.0,) * 8, "length")
+    assert done == Completion(tuple(b"It is tw"), (0.0,) * 8, "length", token_count=3)
 
 
 @pytest.mark.parametrize("told", ["stop_reason", "matched_stop"])
@@ -407,7 +454,7 @@ def test_a_reply_that_was_cut_while_thinking_stays_open() -> None:
 
 def test_a_reply_without_text_is_empty() -> None:
     with serving(said(None, "content_filter")) as server:
-        assert ask(OpenAIPolicy("m", server.url)) == Completion((END,), (0.0,), "stop")
+        assert ask(OpenAIPolicy("m", server.url)) == Completion((END,), (0.0,), "stop", token_count=3)
 
 
 def test_a_server_that_knows_only_the_newer_name_of_the_length() -> None:
@@ -592,7 +639,7 @@ def test_the_package_is_imported_when_it_is_needed(monkeypatch: pytest.MonkeyPat
         OpenAIPolicy("m")
 
 
-def test_a_teacher_behind_a_server_by_the_command(tmp_path: Path) -> None:
+def test_a_teacher_behind_a_server_by_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It reads the manual, and what it solved is kept without. Tokens are counted. What is done is not asked again."""
     teacher = ProgrammedTeacher()
 
@@ -603,11 +650,15 @@ def test_a_teacher_behind_a_server_by_the_command(tmp_path: Path) -> None:
 
     with serving(taught) as server:
         words = ["coldstart", "gym:number_sorting?max_numbers=4", "--out", tmp_path, "--count", 8, "--teacher", "m"]
-        words += ["--base-url", server.url, "--price-read", 1e5, "--price-written", 1e6]
+        words += ["--base-url", server.url, "--price-read", 1e5, "--price-written", 1e6, "--key-env", "MY_KEY"]
+        words += ["--extra-body", '{"top_k": 5}', "--set", "rollout.temperature=0.5", "--max-tokens", 99]
+        monkeypatch.setenv("MY_KEY", "mine")
         done = command(*words)
         assert done.returncode == 0, done.stderr
         calls = len(server.asked)
         assert f"{7 * calls} tokens read, {3 * calls} written, {0.7 * calls + 3 * calls:.2f} spent" in done.stdout
+        assert set(server.keys) == {"Bearer mine"}
+        assert {(a["top_k"], a["temperature"], a["max_tokens"]) for a in server.asked} == {(5, 0.5, 99)}
         designers = [a["messages"][0]["content"] for a in server.asked if DESIGNER_LINE in a["messages"][0]["content"]]
         assert len(designers) == 8 and min(map(len, designers)) > 10 * len(DESIGNER_LINE)
         rows = read_rows(tmp_path / "coldstart.jsonl")

@@ -1,8 +1,9 @@
 """Any model behind an OpenAI-compatible server (vLLM, SGLang, llama.cpp, hosted ones): for teachers and evaluation.
 
 Inference only. Such servers speak text, so tokens are the bytes of the text and log-probabilities are zeros: nothing
-can be learnt from them here, and `work` counts the server's own tokens. What went wrong for a moment is a
-`BackendError`, which the caller tries again; a wrong key, model or address is one line that says what to mend.
+can be learned from them here. Limits, budgets and `work` count the server's own tokens; a reply whose server does not
+say how many it has is estimated at BYTES_PER_TOKEN. What went wrong for a moment is a `BackendError`, which the caller
+tries again; a wrong key, model or address is one line that says what to mend.
 
     async with OpenAIPolicy("Qwen/Qwen3-8B", "http://localhost:8000/v1") as policy:
         completion = await policy.sample(policy.tokenizer.encode_chat(messages), SamplingParams(4096))
@@ -11,6 +12,7 @@ can be learnt from them here, and `work` counts the server's own tokens. What we
 import asyncio
 import os
 import re
+import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from openai.types.chat import ChatCompletionMessageParam
 
 OPENAI_URL = "https://api.openai.com/v1"
+BYTES_PER_TOKEN = 4
+"""Of English text and code, with the tokenizers of today: the estimate where a server sends no usage."""
 _CONNECT_SECONDS = 10.0
 _LONGEST_PAUSE_SECONDS = 60.0
 _SEEDS = 2**31  # some servers take 32 bits
@@ -88,12 +92,12 @@ class OpenAIPolicy:
         `extra_body` goes into every request as it is. Requests beyond `max_concurrency` wait their turn.
         """
         self.tokenizer = ByteTokenizer()
-        self.context_length = 1 << 20  # in bytes; the server knows its own, and `sample` says when it was too short
+        self.context_length = sys.maxsize  # only the server knows its own, and `sample` says when it was too short
         self._model = model
         self._url = _checked_url(base_url or OPENAI_URL)
         self._key_env = api_key_env
         self._key = _read_key(api_key_env, needed=base_url is None)
-        self._extra = dict(extra_body or {})
+        self._extra = _checked_body(extra_body or {})
         self._max_concurrency = max_concurrency
         self._length_name = "max_tokens"
         self._lines: dict[asyncio.AbstractEventLoop, _Line] = {}
@@ -112,7 +116,7 @@ class OpenAIPolicy:
             await line.client.close()
 
     async def sample(self, prompt: Sequence[int], params: SamplingParams) -> Completion:
-        """The server's reply. `max_tokens` are the server's tokens, the completion's are bytes.
+        """The server's reply. `max_tokens` and `token_count` are the server's tokens, the completion's are bytes.
 
         Reasoning that comes apart from the text is put before it, in `<think>`. Servers leave out the stop text that
         ended a reply; it is put back where the server says which one it was.
@@ -132,7 +136,8 @@ class OpenAIPolicy:
         tokens = self.tokenizer.encode_reply(text)
         if cut or stopped:
             tokens.pop()  # its turn did not end
-        return Completion(tuple(tokens), (0.0,) * len(tokens), "length" if cut else "stop")
+        count = _count_tokens(body.usage, text)
+        return Completion(tuple(tokens), (0.0,) * len(tokens), "length" if cut else "stop", count)
 
     async def forward_backward(
         self, data: Sequence[Datum], loss: LossName, options: LossOptions = PAPER_LOSS
@@ -271,6 +276,12 @@ def _text(choice: _Choice, cut: bool, stops: Sequence[str]) -> tuple[str, bool]:
     return text, stopped
 
 
+def _count_tokens(usage: _Usage | None, text: str) -> int:
+    """The server's count of a reply, thinking included, or an estimate."""
+    counted = usage.completion_tokens if usage is not None else None
+    return counted if counted and counted > 0 else max(1, -(-len(text.encode()) // BYTES_PER_TOKEN))
+
+
 async def _pause(error: "APIStatusError") -> None:
     """Wait as long as a busy server asks for, within reason, and keep the turn: fewer requests are what it wants."""
     wanted = error.response.headers.get("retry-after", "")
@@ -285,6 +296,13 @@ def _checked_url(url: str) -> str:
     if parts.username is not None or parts.query:
         raise MetaAgentXError(f"the address of {parts.hostname} holds more than an address: put the key in a variable")
     return url.rstrip("/")
+
+
+def _checked_body(extra: Mapping[str, object]) -> dict[str, object]:
+    for key in ("messages", "model", "stream", "n"):
+        if key in extra:
+            raise MetaAgentXError(f"{key!r} cannot be in the extra body of a request: each request has its own")
+    return dict(extra)
 
 
 def _read_key(variable: str, needed: bool) -> str:

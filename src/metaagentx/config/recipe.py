@@ -15,19 +15,23 @@ from .sections import Config
 from .toml import quote
 
 
-def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
-    """A recipe with overrides such as `rollout.designs=8` or `stages.0.executor=1e-4`, checked."""
-    recipe = _read(path)
+def load_config(path: Path | None, overrides: Sequence[str] = (), *, trained: bool = True) -> Config:
+    """A recipe with overrides such as `rollout.designs=8` or `stages.0.executor=1e-4`, checked.
+
+    Without a path the overrides are all there is. Where nothing is trained, nothing must be there to compare.
+    """
+    recipe = _read(path) if path else {}
+    name = path or "without a recipe"
     for override in overrides:
-        _apply(recipe, override, f"{path} with --set {quote(override)}")
+        _apply(recipe, override, f"{name} with --set {quote(override)}")
     try:
-        return Config.model_validate(recipe)
+        return Config.model_validate(recipe, context={"trained": trained})
     except ValidationError as error:
         # A misspelt key is also a missing one; its spelling says more.
         problems = sorted(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
     text = explain(problems[0])
     blamed = [f" with --set {quote(override)}" for override in overrides if _is_about(text, override)]
-    raise MetaAgentXError(f"{path}{''.join(blamed)}: {text}")
+    raise MetaAgentXError(f"{name}{''.join(blamed)}: {text}")
 
 
 def _is_about(text: str, override: str) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
 
 from ..policy import PAPER_LOSS, LossOptions
 
@@ -231,8 +231,9 @@ class Config(Section):
     run: RunConfig = RunConfig()
 
     @model_validator(mode="after")
-    def _refuse_contradictions(self) -> Self:
-        for contradiction in _contradictions(self):
+    def _refuse_contradictions(self, info: ValidationInfo) -> Self:
+        trained = (info.context or {}).get("trained", True)
+        for contradiction in (*_contradictions(self), *(_lonely(self) if trained else ())):
             raise ValueError(contradiction)
         return self
 
@@ -253,7 +254,6 @@ def _contradictions(config: Config) -> Iterator[str]:
             f"evaluation.tasks = {evaluation.tasks} is more than are held out: "
             f"write evaluation.tasks = {held_out}, or tasks.held_out = {evaluation.tasks}"
         )
-    yield from _lonely(config)
 
 
 def _lonely(config: Config) -> Iterator[str]:

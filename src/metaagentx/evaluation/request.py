@@ -1,7 +1,6 @@
 """The evaluation of a run: its checkpoint, the model it began from, and which tasks."""
 
 import difflib
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from ..config import Config, load_config
 from ..errors import MetaAgentXError
 from ..policy import Policy
 from ..runs import Run, evaluation_directory
+from ..runs.work import weights_mark
 from ..session import mixture_of, open_resources, speakers_of
 from ..settings import rollout_options
 from ..tasks import load
@@ -26,8 +26,6 @@ PAPER = ("livecodebench", "apps", "codecontests", "aime24", "aime25", "olympiadb
 HELD_OUT = "held-out"
 """What stands for a split where the tasks are those that the training held out."""
 _PRESET = "preset:"
-_WEIGHTS = (".safetensors", ".gguf", ".bin", ".pt")
-_LOOKED_AT = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,19 +112,6 @@ def _load(source: str, request: Request, data_dir: Path | None) -> list[Task]:
         return list(tasks.first(request.limit))
     # In an order without meaning: files are often sorted, by difficulty for instance.
     return [tasks.drawn(0, number) for number in range(min(request.limit or len(tasks), len(tasks)))]
-
-
-def weights_mark(directory: Path) -> str:
-    """A name for the weights in a directory, by what the ends of their files hold, wherever the directory is."""
-    mark = hashlib.sha256()
-    for file in sorted(path for path in directory.rglob("*") if path.suffix in _WEIGHTS and path.is_file()):
-        size = file.stat().st_size
-        mark.update(f"{file.relative_to(directory)} {size}\n".encode())
-        with file.open("rb") as stream:
-            mark.update(stream.read(_LOOKED_AT))
-            stream.seek(max(0, size - _LOOKED_AT))
-            mark.update(stream.read())
-    return mark.hexdigest()[:16]
 
 
 def _short_names(sets: Mapping[str, Sequence[Task]]) -> dict[str, Sequence[Task]]:

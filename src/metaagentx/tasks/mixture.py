@@ -6,10 +6,11 @@ comes twice before all have come once. Tasks held out for selection share no que
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from fractions import Fraction
 from math import gcd, isfinite, lcm
 from pathlib import Path
+from typing import overload
 
 from ..types import Task
 from .load import load
@@ -32,7 +33,9 @@ class Mixture:
         held_out: int = 0,
         split: str = "train",
         data_dir: Path | None = None,
+        excluded: Collection[str] = (),
     ) -> None:
+        """`excluded` are fingerprints of questions that must not come, such as those another mixture holds out."""
         chosen = parse_mixture(parts) if isinstance(parts, str) else list(parts)
         counts = cycle_counts([weight for _, weight in chosen])
         sets = [load(part, split, data_dir) if isinstance(part, str) else part for part, _ in chosen]
@@ -43,7 +46,8 @@ class Mixture:
         held = _hold_out(sets, counts, held_out, seed)
         self.held_out = tuple(task for tasks in held for task in tasks)
         """For choosing between checkpoints. Never in a batch."""
-        self.sets = _without(sets, held)
+        self.held_fingerprints = frozenset(head.fingerprint for tasks in held for head in tasks.heads)
+        self.sets = _without(sets, self.held_fingerprints.union(excluded))
         self._counts = counts
         self._turns = _take_turns(counts)
         self._before = _count_before(self._turns, len(counts))
@@ -54,9 +58,49 @@ class Mixture:
 
     def task(self, position: int) -> Task:
         """The task at a position of the endless stream that batches are cut from."""
+        which, number = self._draw(position)
+        return self.sets[which].drawn(self.seed, number)
+
+    def stretch(self, first: int, count: int) -> Sequence[Task]:
+        """`count` tasks from a position on, made when they are looked at. A finite source begins an epoch there: each
+        of its tasks comes once before any comes again.
+        """
+        drawn: dict[int, int] = {}
+        for position in range(first, first + len(self._turns)):
+            which, number = self._draw(position)
+            drawn.setdefault(which, number)
+
+        def task(position: int) -> Task:
+            which, number = self._draw(position)
+            tasks = self.sets[which]
+            return tasks.drawn(self.seed, number + (0 if tasks.endless else -drawn[which] % len(tasks)))
+
+        return _Stretch(task, range(first, first + count))
+
+    def _draw(self, position: int) -> tuple[int, int]:
+        """Which part's turn it is, and how many of that part came before."""
         cycle, turn = divmod(position, len(self._turns))
         which = self._turns[turn]
-        return self.sets[which].drawn(self.seed, cycle * self._counts[which] + self._before[turn])
+        return which, cycle * self._counts[which] + self._before[turn]
+
+
+class _Stretch(Sequence[Task]):
+    """Tasks at consecutive positions."""
+
+    def __init__(self, task: Callable[[int], Task], positions: range) -> None:
+        self._task = task
+        self._positions = positions
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    @overload
+    def __getitem__(self, index: int) -> Task: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Task]: ...
+    def __getitem__(self, index: int | slice) -> Task | list[Task]:
+        positions = self._positions[index]
+        return self._task(positions) if isinstance(positions, int) else [self._task(at) for at in positions]
 
 
 def _hold_out(sets: Sequence[TaskSet], counts: Sequence[int], total: int, seed: int) -> list[TaskSet]:
@@ -67,9 +111,8 @@ def _hold_out(sets: Sequence[TaskSet], counts: Sequence[int], total: int, seed: 
     return [tasks.held_out(share, seed)[1] for tasks, share in zip(sets, shares, strict=True) if share]
 
 
-def _without(sets: Sequence[TaskSet], held: Sequence[TaskSet]) -> list[TaskSet]:
+def _without(sets: Sequence[TaskSet], taken: Collection[str]) -> list[TaskSet]:
     """No source keeps a question that it or another one gave."""
-    taken = {head.fingerprint for tasks in held for head in tasks.heads}
     if not taken:
         return list(sets)
     return [tasks.keep(lambda head: head.fingerprint not in taken, "holding out") for tasks in sets]

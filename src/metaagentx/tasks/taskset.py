@@ -145,7 +145,8 @@ class TaskSet:
         if self._heads is not None:
             ranked = sorted(self._heads, key=lambda head: digest(seed, "held out", *self._names(head)))
             if not 0 < count < len(ranked):
-                raise TaskError(f"{self.name} ({self.split}): cannot hold out {count} of {len(ranked)} tasks")
+                total = f"{count} of {len(ranked)} tasks"
+                raise TaskError(f"{self.name} ({self.split}): cannot hold out {total}: lower tasks.held_out")
             chosen = {head.fingerprint for head in ranked[:count]}
             held = TaskSet(self.name, self.split, self._make, ranked[:count], self.problems)
             return self.keep(lambda head: head.fingerprint not in chosen, "holding out the others"), held

@@ -1,0 +1,183 @@
+"""A cold start as a user asks for it: settings, held-out tasks, enough rows, and going on."""
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from metaagentx.coldstart import Bill, Row, read_rows
+from metaagentx.collection import ColdStart, Teacher, describe, row_targets, run_cold_start, teacher_config
+from metaagentx.config.bundled import find_recipe
+from metaagentx.errors import MetaAgentXError
+from metaagentx.session import Lesson, mixture_of, teacher_tasks
+from metaagentx.types import Role
+
+SORTING = "gym:number_sorting?max_numbers=4"
+TWO = ["rollout.designs=2"]
+
+
+def own_tasks(path: Path, numbers: range) -> str:
+    """A finite source that the programmed teacher can solve."""
+    questions = [f"Solve this multiplication: {number} * 7. Give the number." for number in numbers]
+    lines = [
+        json.dumps({"question": question, "grader": "math", "answer": str(number * 7)})
+        for number, question in zip(numbers, questions, strict=True)
+    ]
+    path.write_text("\n".join(lines) + "\n")
+    return f"jsonl:{path}"
+
+
+def recipe(tmp_path: Path, tasks: str) -> Path:
+    path = tmp_path / "own.toml"
+    path.write_text(
+        f'seed = 5\nsteps = 1\nstages = [{{ steps = 1, executor = 1e-4 }}]\n[model]\npath = "preset:nano"\n'
+        f"[tasks]\ntrain = {json.dumps(tasks)}\nheld_out = 10\n"
+    )
+    return path
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> ColdStart:
+    """A cold start by a recipe on a file of tasks, finished, in two batches."""
+    place = tmp_path_factory.mktemp("done")
+    path = recipe(place, own_tasks(place / "own.jsonl", range(10, 30)))
+    request = ColdStart(out=place / "out", recipe=path, count=4, batch=2, overrides=TWO)
+    rows, bill = asyncio.run(run_cold_start(request))
+    assert (bill.tasks, bill.executions) == (4, 8) and rows
+    held_out = {task.id for task in mixture_of(teacher_config(request)).held_out}
+    assert len(held_out) == 10 and not held_out & {row.task for row in rows}
+    return request
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in sorted(directory.rglob("*.json*"))}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"seed": 1}, "seed = 5, now 1: use the same or another --out"),
+        ({"count": 5}, "count = 4, now 5: use"),
+        ({"batch": 4}, "batch = 2, now 4: use"),
+        ({"tasks": SORTING}, 'tasks = "jsonl:'),
+        ({"teacher": Teacher("m", "http://localhost:1/v1/")}, 'teacher = "programmed", now "m" (and 2 more): use'),
+        ({"overrides": []}, "rollout.designs = 2, now 1: use"),
+        ({"overrides": [*TWO, "rollout.executor_tokens=64"]}, "rollout.executor_tokens = 8192, now 64: use"),
+        ({"overrides": [*TWO, "tasks.held_out=9"]}, "recipe.tasks.held_out = 10, now 9: use"),
+        ({"overrides": [*TWO, "reward.allow_hard_coded=true"]}, "reward.allow_hard_coded = false, now true: use"),
+        ({"overrides": [*TWO, "seed=6"]}, "seed = 5, now 6 (and 1 more): use"),
+    ],
+)
+def test_work_done_with_other_settings_is_refused_by_its_name(
+    changes: Mapping[str, object], words: str, done: ColdStart
+) -> None:
+    before = contents(done.out)
+    with pytest.raises(MetaAgentXError) as caught:
+        asyncio.run(run_cold_start(replace(done, **changes)))  # type: ignore[arg-type]
+    assert str(caught.value).startswith(f"{done.out} was made with {words}")
+    assert "\n" not in str(caught.value) and contents(done.out) == before
+
+
+def test_what_changes_no_rows_may_change(done: ColdStart) -> None:
+    """Deadlines, retries, and how many rows are enough: the same batches are taken, and nothing is asked again."""
+    before = contents(done.batches)
+    patient = [*TWO, "rollout.sample_seconds=1200", "rollout.in_flight=4", "rollout.retries=5", "optimizer.beta2=0.9"]
+    rows, _ = asyncio.run(run_cold_start(replace(done, overrides=patient, targets=row_targets(1, None))))
+    assert sum(row.role is Role.DESIGNER for row in rows) == 1 and rows == read_rows(done.rows)
+    assert contents(done.batches) == before
+
+
+def test_rows_of_an_unknown_origin_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "batches").mkdir()
+    (tmp_path / "batches" / "batch-00000.jsonl").write_text("{}\n")
+    with pytest.raises(
+        MetaAgentXError, match=r"holds batch-00000\.jsonl, and nothing says which settings.*another --out"
+    ):
+        asyncio.run(run_cold_start(ColdStart(out=tmp_path, tasks=SORTING, count=1)))
+
+
+def test_tasks_that_have_changed_are_refused(done: ColdStart) -> None:
+    assert done.recipe is not None
+    file = done.recipe.with_name("own.jsonl")
+    before = file.read_text()
+    own_tasks(file, range(50, 70))
+    with pytest.raises(
+        MetaAgentXError, match=r"batch-0000.\.jsonl was made with other tasks than there are now"
+    ) as caught:
+        asyncio.run(run_cold_start(done))
+    assert "\n" not in str(caught.value)
+    file.write_text(before)
+
+
+def test_too_few_rows_are_told(tmp_path: Path) -> None:
+    request = ColdStart(out=tmp_path, tasks=SORTING, count=12, targets=row_targets(3, 2))
+    chat = ({"role": "user", "content": "q"}, {"role": "assistant", "content": "a"})
+    rows = [Row(chat, role, "t", "s", "single", "x") for role in (*Role, Role.EXECUTOR)]
+    said = list(describe(request, rows, Bill(tasks=12, executions=12, solved=6)))
+    assert said[0] == f"{request.rows}: 3 chats kept; 12 executions, 50% solved"
+    assert said[1] == "1 of the designer, 2 of the executor, from 12 tasks"
+    assert "fewer than --designer-rows 3, with all of --count 12 tasks used" in said[2] and len(said) == 3
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        lambda own, other: {},
+        lambda own, other: {"seed": 1},
+        lambda own, other: {"tasks": f"{own} + {other}"},
+        lambda own, other: {"tasks": f"{other}", "seed": 3},
+    ],
+    ids=["the recipe's", "another seed", "a larger mixture", "another file"],
+)
+def test_held_out_tasks_are_never_the_teachers(
+    changed: Callable[[str, str], dict[str, object]], tmp_path: Path
+) -> None:
+    own, other = own_tasks(tmp_path / "own.jsonl", range(10, 50)), own_tasks(tmp_path / "other.jsonl", range(30, 70))
+    request = replace(ColdStart(out=tmp_path, recipe=recipe(tmp_path, own)), **changed(own, other))  # type: ignore[arg-type]
+    config = teacher_config(request)
+    held_out = {task.question for task in mixture_of(config).held_out}
+    assert len(held_out) == 10
+    lesson = Lesson(200, "t", tasks=request.tasks, seed=request.seed)
+    questions = [task.question for task in teacher_tasks(config, lesson)]
+    assert len(questions) == 200 and not held_out & set(questions)
+    if request.tasks is None:
+        assert len(set(questions[:30])) == 30, "a finite source gives each task once before any again"
+
+
+def test_a_teacher_is_not_compared_with_itself(tmp_path: Path) -> None:
+    """One design and one execution are enough for it; a misspelt key is not."""
+    request = ColdStart(out=tmp_path, recipe=find_recipe("tiny"))
+    config = teacher_config(request)
+    assert (config.rollout.designs, config.rollout.executions, config.rollout.designer_tokens) == (1, 1, 8192)
+    assert (config.rollout.temperature, config.seed, config.tasks.held_out) == (0.7, 0, 64)
+    with pytest.raises(MetaAgentXError, match=r'--set "rollout.design=2": rollout.design is no key: did you mean'):
+        teacher_config(replace(request, overrides=["rollout.design=2"]))
+    with pytest.raises(MetaAgentXError, match="which tasks the teacher solves: TASKS, or --recipe"):
+        teacher_config(replace(request, recipe=None))
+    assert teacher_config(ColdStart(out=tmp_path, overrides=[f"tasks.train={SORTING}"])).tasks.train == SORTING
+
+
+@pytest.mark.parametrize(
+    ("teacher", "words"),
+    [
+        (Teacher("m", "http://x/v1", extra_body="{"), "--extra-body is not JSON (Expecting"),
+        (Teacher("m", "http://x/v1", extra_body="[" * 100_000), "--extra-body is not JSON (maximum recursion"),
+        (Teacher("m", "http://x/v1", extra_body='{"top_p": NaN}'), "--extra-body is not JSON (NaN is no JSON value)"),
+        (Teacher("m", "http://x/v1", extra_body="[1]"), "--extra-body is not a JSON object: write one, such as '{"),
+        (Teacher("m", "http://x/v1", extra_body='{"stream": true}'), "'stream' cannot be in the extra body"),
+        (Teacher("m", "http://x/v1", "NO_KEY_HERE"), "--key-env NO_KEY_HERE: this variable is not set or empty"),
+        (Teacher(base_url="http://x/v1"), "--base-url is for a teacher on a server: name its model with --teacher"),
+        (Teacher(key_env="NO_KEY_HERE"), "--key-env is for a teacher on a server"),
+        (Teacher(extra_body="{}"), "--extra-body is for a teacher on a server"),
+    ],
+)
+def test_a_teacher_that_cannot_be_asked_is_one_line_and_leaves_nothing(
+    teacher: Teacher, words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(MetaAgentXError) as caught:
+        asyncio.run(run_cold_start(ColdStart(out=tmp_path / "out", tasks=SORTING, teacher=teacher)))
+    assert str(caught.value).startswith(words) and "\n" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
