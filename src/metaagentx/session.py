@@ -67,7 +67,7 @@ async def train(run: Run, config: Config) -> None:
         from .backends.local.build import build_policies
 
         with explained(str(run.directory), "make room and try again"):
-            built = build_policies(config, run.directory)
+            built = build_policies(config, run.directory, learns=True)
         tasks = mixture_of(config)
         progress = TrainingProgress(config.steps, run.next_step)
         name = run.directory.resolve().name
@@ -144,7 +144,8 @@ async def teach_model(rows: Sequence[Row], model: str, out: Path, options: SftOp
                 new_model(unfinished, model.removeprefix("preset:"), options.seed, texts)
     loaded = load_model(path)
     training = TrainingOptions(token_budget=16384, betas=(0.9, 0.99))
-    policies: dict[Role, Policy] = {role: LocalPolicy(loaded, role, options=training) for role in Role}
+    policies = {role: LocalPolicy(loaded, role, options=training) for role in Role}
+    policies[Role.DESIGNER].ensure_trainable()
     losses = await teach(policies, rows, options, work / "sft")
     await policies[Role.DESIGNER].save(out)
     return losses

@@ -18,15 +18,15 @@ from hypothesis import strategies as st
 
 from metaagentx.backends.local import decoder
 from metaagentx.backends.local.batches import Batch
-from metaagentx.backends.local.decoder import Part, is_plain
+from metaagentx.backends.local.decoder import Part, PlainDecoder, is_plain
 from metaagentx.backends.local.engine import Engine
 from metaagentx.backends.local.generic import GenericDecoder
-from metaagentx.backends.local.kv import Blocks
+from metaagentx.backends.local.kv import Blocks, Lane, Layout
 from metaagentx.backends.local.model import LocalModel, LoraOptions
 from metaagentx.backends.local.requests import StopTexts
 from metaagentx.backends.local.sampler import draw
 from metaagentx.errors import MetaAgentXError
-from metaagentx.policy import Completion, SamplingParams
+from metaagentx.policy import BackendError, Completion, SamplingParams
 from tests.backends.learners import VOCABULARY, chat_tokenizer, random_model
 
 Ask = tuple[Sequence[int], SamplingParams]
@@ -329,7 +329,9 @@ def test_a_failing_step_reaches_those_who_wait_and_the_engine_goes_on(monkeypatc
     engine = Engine(QWEN, compiled=False)
     with monkeypatch.context() as patch:
         patch.setattr(engine._decoder, "logits", lambda *_: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
+        with pytest.raises(
+            BackendError, match=r"^sampling failed: ZeroDivisionError in test_engine\.py:\d+: division by zero$"
+        ):
             sample_all(engine, asks_of([4, 5]))
     assert_right(QWEN, asks_of([4, 5]), sample_all(engine, asks_of([4, 5])))
 
@@ -347,26 +349,83 @@ def test_a_failing_read_reaches_all_who_wait(deterministic: bool, monkeypatch: p
 
     with monkeypatch.context() as broken:
         broken.setattr(engine._decoder, "extend", fails)
-        assert [str(error) for error in asyncio.run(ask())] == ["the read failed"] * 6
+        failures = asyncio.run(ask())
+        assert {type(error) for error in failures} == {BackendError}
+        assert all(str(error).endswith(": the read failed") for error in failures)
     assert all(isinstance(completion, Completion) for completion in asyncio.run(ask()))
 
 
-def test_loras_on_one_base_are_sampled_each_with_its_own() -> None:
-    model = model_of("qwen3")
-    designer = model.with_adapter("designer", LoraOptions(rank=2))
-    executor = model.with_adapter("executor", LoraOptions(rank=2))
+def with_loras(kind: str, **changes: Any) -> tuple[LocalModel, LocalModel, LocalModel]:
+    """A base and two LoRAs on it, which say something else each."""
+    base = model_of(kind, **changes)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        designer = base.with_adapter("designer", LoraOptions(rank=2))
+        executor = base.with_adapter("executor", LoraOptions(rank=2, targets=("q_proj", "down_proj")))
     with torch.no_grad():
-        for number, (name, weight) in enumerate(model.module.named_parameters()):
+        for number, (name, weight) in enumerate(base.module.named_parameters()):
             if "lora_B" in name:
                 weight.normal_(generator=torch.Generator().manual_seed(number)).mul_(0.03)
-    engines = [Engine(each, compiled=False) for each in (model, designer, executor)]
+    return base, designer, executor
+
+
+def assert_each_with_its_own(models: Sequence[LocalModel], engines: Sequence[Engine]) -> None:
     drawn = []
-    for each, engine in zip((model, designer, executor), engines, strict=True):
+    for model, engine in zip(models, engines, strict=True):
         asks = asks_of([5, 30])
         drawn.append(sample_all(engine, asks))
-        difference = each.submit(partial(worst_difference, each, asks, drawn[-1])).result()
-        assert difference < 1e-4
-    assert len({completions[0].logprobs for completions in drawn}) == 3
+        assert model.submit(partial(worst_difference, model, asks, drawn[-1])).result() < 1e-4
+    assert len({completions[0].logprobs for completions in drawn}) == len(models)
+
+
+@pytest.mark.parametrize("kind", ["qwen3", "llama"])
+def test_loras_on_one_base_are_sampled_each_with_its_own(kind: str) -> None:
+    models = with_loras(kind)
+    assert_each_with_its_own(models, [Engine(model, compiled=False) for model in models])
+
+
+def test_a_step_has_its_own_lora_whichever_peft_has_switched_on() -> None:
+    """What a compiler relies on: always the same operations on the same tensors."""
+    base, designer, _ = with_loras("qwen3")
+    plain, lane = PlainDecoder(designer), Lane(Layout(2, 2, 8, torch.float32, torch.device("cpu")), 128, 1)
+    logits = []
+    for adapter in ("designer", "executor"):
+        base.module.set_adapter(adapter)
+        with torch.inference_mode():
+            logits.append(plain.logits(lane, torch.tensor([5]), torch.tensor([0]), 1))
+    assert torch.equal(*logits)
+
+
+@pytest.mark.slow
+def test_a_compiled_step_with_a_lora_is_traced_once_however_often_peft_changes_adapters(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Only traced, not translated into machine code: that is done by the slow test below."""
+    from torch._dynamo.utils import counters
+
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    _, *roles = with_loras("qwen3", num_hidden_layers=1)
+    engines = [Engine(role, compiled=True) for role in roles]
+    graphs = counters["stats"]["unique_graphs"]
+    for _ in range(2):
+        assert_each_with_its_own(roles, engines)
+        for role in roles:
+            role.submit(role.weights_changed).result()
+    assert counters["stats"]["unique_graphs"] - graphs <= len(roles)
+    models = [model_of("qwen3", num_hidden_layers=1, intermediate_size=32 + n) for n in range(9)]
+    assert all(sample_all(Engine(model, compiled=True), asks_of([5, 7])) for model in models)
+
+
+def test_compiling_what_cannot_be_compiled_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = model_of("llama", hidden_act="gelu")
+    with pytest.raises(
+        MetaAgentXError, match=r"^model\.compiled = true: only models that our own forward pass decodes"
+    ):
+        Engine(other, compiled=True)
+    assert sample_all(Engine(other, compiled="auto"), asks_of([4]))
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(MetaAgentXError, match=r"g\+\+ was not found; write model\.compiled = \"auto\" or false$"):
+        Engine(QWEN, compiled=True)
 
 
 @pytest.mark.parametrize("kind", ["qwen2", "gpt2", "mistral"])
@@ -453,3 +512,23 @@ def test_the_compiled_path_equals_a_plain_forward_pass(model: LocalModel) -> Non
     asyncio.run(model.run(model.weights_changed))
     assert_right(model, lone, sample_all(engine, lone))
     assert counters["stats"]["unique_graphs"] - graphs <= 2  # with greedy requests and without
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("g++"), reason="compiling needs a C++ compiler")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch about itself
+@pytest.mark.parametrize("kind", ["qwen3", "llama"])
+def test_compiled_loras_draw_what_uncompiled_ones_do(kind: str) -> None:
+    _, *roles = with_loras(kind)
+    engines = [Engine(role, compiled=True) for role in roles]
+    for role, engine in zip(roles, engines, strict=True):
+        asks = asks_of((3, 50, 120, 10)) + asks_of((30, 300), temperature=0.6)
+        plain = sample_all(Engine(role, compiled=False), asks)
+        assert [c.tokens for c in sample_all(engine, asks)] == [c.tokens for c in plain]
+    assert_each_with_its_own(roles, engines)
+    with torch.no_grad():
+        for name, weight in roles[0].module.named_parameters():
+            if "lora_B.designer" in name:
+                weight.mul_(-1.0)
+    roles[0].submit(roles[0].weights_changed).result()
+    assert_each_with_its_own(roles, engines)

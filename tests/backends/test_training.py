@@ -1,12 +1,10 @@
-"""Learning: losses fall, rewards rise, runs repeat to the bit, roles leave no trace on each other, memory runs out."""
+"""Learning: losses fall, rewards rise, runs repeat to the bit, roles leave no trace on each other."""
 
 import asyncio
 import logging
 import math
 import random
 import statistics
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -235,53 +233,6 @@ def test_a_model_that_treats_its_logits_is_refused() -> None:
     model.module = causal_lm(config).eval()
     with pytest.raises(MetaAgentXError, match="CohereForCausalLM gives other logits in a packed tree than alone"):
         Learner(model)
-
-
-OUT_OF_MEMORY = """
-import logging, random, resource, sys
-import tests.backends.learners as learners
-import torch
-from metaagentx.backends.local.training import Learner
-from metaagentx.errors import MetaAgentXError
-from metaagentx.policy import LossOptions
-
-def limit(megabytes):
-    pages = int(open("/proc/self/statm").read().split()[0])
-    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + megabytes * 2**20, -1))
-
-def replies(count, length):
-    return [learners.datum((1, 2), tuple(draw.choices(range(24), k=length))) for _ in range(count)]
-
-torch.set_num_threads(1)
-logging.basicConfig(stream=sys.stdout, format="%(message)s")
-draw = random.Random(0)
-wide = learners.random_model(dtype=torch.float32, hidden_size=64, intermediate_size=512, max_position_embeddings=2**14)
-learner, data = Learner(wide), replies(240, 100)
-learner.progress.token_budget = 512
-learner.forward_backward(data, "cross_entropy", LossOptions())
-expected, learner.gradients = learner.gradients, {}
-limit(150)
-learner.progress.token_budget = 10**6
-metrics = learner.forward_backward(data, "cross_entropy", LossOptions())
-print(metrics["sequences"], learners.relative_difference(learner.gradients, expected) <= 1e-5)
-limit(1)
-try:
-    learner.forward_backward(replies(1, 16000), "cross_entropy", LossOptions())
-except MetaAgentXError as error:
-    print(error)
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="limits memory by Linux's means")
-def test_out_of_memory_halves_the_micro_batch_says_so_and_goes_on() -> None:
-    """In a process whose memory is really limited."""
-    command = [sys.executable, "-c", OUT_OF_MEMORY]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
-    *lines, result, refusal = done.stdout.strip().splitlines()
-    assert lines, done.stderr
-    assert all("out of memory on a micro-batch of" in line and "going on with at most" in line for line in lines)
-    assert result == "240.0 True"
-    assert refusal.startswith("out of memory on a single sequence of 16002 tokens: ")
 
 
 def test_the_log_is_quiet_when_memory_suffices(caplog: pytest.LogCaptureFixture) -> None:

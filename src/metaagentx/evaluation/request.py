@@ -121,7 +121,7 @@ def _short_names(sets: Mapping[str, Sequence[Task]]) -> dict[str, Sequence[Task]
 
 
 async def trained_policies(config: Config, directory: Path, checkpoint: Path) -> Mapping[Role, Policy]:
-    """The policies of a checkpoint. Full weights are loaded without what only training needs."""
+    """The policies of a checkpoint, without what only training needs."""
     from ..backends.local.build import build_policies
 
     if not config.model.lora_rank:
@@ -129,7 +129,7 @@ async def trained_policies(config: Config, directory: Path, checkpoint: Path) ->
         return _policies_at(config, checkpoint / Role.EXECUTOR if shared else checkpoint)
     policies = build_policies(config, directory).policies
     for role, policy in policies.items():
-        await policy.load(checkpoint / role)
+        await policy.load_weights(checkpoint / role)
     return policies
 
 

@@ -8,6 +8,7 @@ import errno
 import fcntl
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -107,14 +108,38 @@ def clear_remains(directory: Path) -> None:
                 remains.unlink()
 
 
-def copy_directory(source: Path, target: Path) -> None:
-    """Plain copies of plain files."""
+def copy_directory(source: Path, target: Path, copied: dict[tuple[int, int], Path] | None = None) -> None:
+    """Plain copies of plain files. One that has several names in the source is copied once and has them here, too."""
+    copied = {} if copied is None else copied
     target.mkdir()
     for path in source.iterdir():
+        place = target / path.name
         if path.is_dir():
-            copy_directory(path, target / path.name)
-        else:
-            shutil.copyfile(path, target / path.name)
+            copy_directory(path, place, copied)
+            continue
+        found = path.stat()
+        first = copied.setdefault((found.st_dev, found.st_ino), place)
+        if first is place or not _linked(first, place):
+            shutil.copyfile(path, place)
+
+
+def _linked(path: Path, other_name: Path) -> bool:
+    try:
+        os.link(path, other_name)
+    except OSError:  # the file system does not know hard links
+        return False
+    return True
+
+
+def follow_umask(directory: Path) -> None:
+    """Give every file in it the mode of a plain new file: what writes weights makes them its owner's alone."""
+    probe = directory / ".mode"
+    probe.touch()
+    mode = stat.S_IMODE(probe.stat().st_mode)
+    probe.unlink()
+    for path in directory.rglob("*"):
+        if path.is_file() and stat.S_IMODE(path.stat().st_mode) != mode:
+            path.chmod(mode)
 
 
 def flush_all(directory: Path) -> None:

@@ -7,12 +7,14 @@ import shutil
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from types import FunctionType
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
+from ...errors import MetaAgentXError
 from .decoder import Decoder, PlainDecoder
 from .kv import Lane, Layout
 from .requests import Request
@@ -53,10 +55,13 @@ class Steps:
         self._decoder = decoder
         self._rows = rows
         self._compiled: Callable[..., Tensor] | None = None
-        self._may_compile = compiled == "auto" and rows is None and _can_compile(decoder)
+        self._may_compile = compiled == "auto" and rows is None and _cannot_compile(decoder) is None
         self._seconds = 0.0
         self.fixed = rows is not None
-        if compiled is True and isinstance(decoder, PlainDecoder):
+        if compiled is True:
+            if wrong := _cannot_compile(decoder):
+                raise MetaAgentXError(f'model.compiled = true: {wrong}; write model.compiled = "auto" or false')
+            assert isinstance(decoder, PlainDecoder)
             self._compile(decoder)
 
     def rows(self, requests: int) -> int:
@@ -101,12 +106,18 @@ class Steps:
             logits_B_V = decoder.step(keys, values, inputs.tokens_B, inputs.positions_B, mask_B_T)
             return draw(logits_B_V, inputs.temperatures_B, chances_B, inputs.some_greedy)
 
-        self._compiled = torch.compile(step, fullgraph=True, dynamic=False)
+        # A copy of the code, because torch counts how often one was compiled, in all engines of a process together.
+        own = FunctionType(step.__code__.replace(), step.__globals__, closure=step.__closure__)
+        self._compiled = torch.compile(own, fullgraph=True, dynamic=False)
 
 
-def _can_compile(decoder: Decoder) -> bool:
-    """Compiling for a CPU needs a C++ compiler, and layers that peft has wrapped are not worth it."""
-    return isinstance(decoder, PlainDecoder) and (decoder.layout.device.type != "cpu" or bool(shutil.which("g++")))
+def _cannot_compile(decoder: Decoder) -> str | None:
+    """Why the step of this model is not compiled here, or None where it can be."""
+    if not isinstance(decoder, PlainDecoder):
+        return "only models that our own forward pass decodes are compiled (Qwen3 and Llama)"
+    if decoder.layout.device.type == "cpu" and not shutil.which("g++"):
+        return "compiling for a CPU needs a C++ compiler, and g++ was not found"
+    return None
 
 
 class Batch:
@@ -230,13 +241,16 @@ class Workers:
                     finished[number] = batch.step(self._steps)
 
         torch.set_num_threads(self._threads_here(batches))
+        others: list[Future[None]] = []
         try:
-            others = [self._pool.submit(work) for _ in range(min(len(batches), self.count) - 1)]
+            for _ in range(min(len(batches), self.count) - 1):
+                others.append(self._pool.submit(work))
             work()
-            for other in others:
-                other.result()
         finally:
+            wait(others)  # whatever happened here: nobody touches a batch any more when this returns
             torch.set_num_threads(self._threads)
+        for other in others:
+            other.result()
         return finished
 
     def _threads_here(self, batches: Sequence[Batch]) -> int:

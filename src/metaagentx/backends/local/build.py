@@ -34,8 +34,11 @@ def use_threads(count: int) -> None:
         torch.set_num_threads(count)
 
 
-def build_policies(config: Config, directory: Path) -> LocalPolicies:
-    """Load or make the models. One that is made new is put into the directory, where a resumed run finds it."""
+def build_policies(config: Config, directory: Path, *, learns: bool = False) -> LocalPolicies:
+    """Load or make the models. One that is made new is put into the directory, where a resumed run finds it.
+
+    `learns`: the policies are going to be trained, so a model that cannot be is refused now.
+    """
     use_threads(config.model.threads)
     torch.manual_seed(config.seed)
     models = _models(config, directory)
@@ -44,6 +47,9 @@ def build_policies(config: Config, directory: Path) -> LocalPolicies:
     }
     if models[Role.DESIGNER] is models[Role.EXECUTOR]:  # one engine, so that both roles share batches and prefixes
         policies[Role.DESIGNER].engine = policies[Role.EXECUTOR].engine
+    if learns:
+        for policy in policies.values():
+            policy.ensure_trainable()
     if not config.loss.kl:
         return LocalPolicies(policies, None)
     reference = LocalPolicy(_load(config, directory), "reference")

@@ -2,8 +2,10 @@
 
 `extend` reads tokens into rows of a lane, `logits` reads one token in each row and says what may come next. On a CPU
 small models are computed from copies of their matrices, transposed and side by side where they multiply the same: up to
-a third less time for few rows. `refresh` brings them up to date. Layers that peft has wrapped are called as they are.
-Several threads may decode at once, each in a lane of its own.
+a third less time for few rows. `refresh` brings them up to date. Of a layer that peft has wrapped only its weights are
+used: the layer and the LoRA of this model, whichever one peft has switched on. So a step is the same operations on the
+same tensors from the first to the last, and may be compiled. Several threads may decode at once, each in a lane of its
+own.
 
 Shapes as in `kv.py`, and: B rows of a step, N tokens of any rows one after the other, C width, H query heads,
 G = H / K, V tokens in all.
@@ -100,8 +102,6 @@ class PlainDecoder:
         self._rotary = body.rotary_emb
         self._knowing = Lock()
         self._cos_sin_T_D = self._positions(2048)
-        self.compilable = all(isinstance(part, partial) for layer in self._layers for part in layer if callable(part))
-        """Whether every layer is a plain one: what peft has wrapped changes under the compiler's hands."""
 
     def refresh(self) -> None:
         """Copy the weights again, into the tensors there are: a compiled step knows those."""
@@ -138,8 +138,10 @@ class PlainDecoder:
     def _product(self, *modules: nn.Module) -> Linear:
         """What these linear layers make of the same input, side by side."""
         plain = [module for module in modules if type(module) is nn.Linear]
-        if len(plain) < len(modules) or not self._copied:
-            return partial(_side_by_side, plain) if len(plain) == len(modules) else _Called(modules)
+        if len(plain) < len(modules):
+            return partial(_with_loras, [_lora_linear(module, self._model.adapter) for module in modules])
+        if not self._copied:
+            return partial(_side_by_side, plain)
         weight = self._copy(lambda: torch.cat([module.weight for module in plain]).t())
         if plain[0].bias is None:
             return partial(_times, weight)
@@ -344,11 +346,31 @@ def _joined(outputs: list[Tensor]) -> Tensor:
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-1)
 
 
-@dataclass(frozen=True, slots=True)
-class _Called:
-    """Layers that peft has wrapped: with the adapter that is on."""
+class _LoraLinear(NamedTuple):
+    """A linear layer and the LoRA beside it, if it has one."""
 
-    modules: Sequence[nn.Module]
+    weight: Tensor
+    bias: Tensor | None
+    lora_a: Tensor | None = None
+    lora_b: Tensor | None = None
+    scaling: float = 1.0
 
-    def __call__(self, x: Tensor) -> Tensor:
-        return _joined([module(x) for module in self.modules])
+
+def _lora_linear(module: Any, adapter: str | None) -> _LoraLinear:
+    base = module if type(module) is nn.Linear else module.base_layer
+    if base is module or adapter not in module.lora_A:
+        return _LoraLinear(base.weight, base.bias)
+    lora_a, lora_b = module.lora_A[adapter].weight, module.lora_B[adapter].weight
+    return _LoraLinear(base.weight, base.bias, lora_a, lora_b, module.scaling[adapter])
+
+
+def _with_loras(layers: Sequence[_LoraLinear], x: Tensor) -> Tensor:
+    """What peft computes in such layers, to the bit."""
+    outputs = []
+    for layer in layers:
+        output = F.linear(x, layer.weight, layer.bias)
+        if layer.lora_a is not None and layer.lora_b is not None:
+            update = F.linear(F.linear(x.to(layer.lora_a.dtype), layer.lora_a), layer.lora_b)
+            output = (output + update * layer.scaling).to(output.dtype)
+        outputs.append(output)
+    return _joined(outputs)

@@ -3,6 +3,7 @@
 Requests join and leave while decoding goes on; prompts that begin alike are read once; keys and values stay within a
 budget, and requests that do not fit wait. The work is done in the model's thread a few steps at a time, so that
 training on the same model gets its turn; if it changes the weights, what was read with the old ones is read again.
+When something fails, all requests that are there fail with it, and the engine goes on empty.
 
 A request's draws depend on its seed and on nothing else in the batch. In the deterministic mode the very bits do:
 every step has the same shape, a prompt is read in pieces that begin at fixed places, and what sampling has read is
@@ -10,7 +11,9 @@ not reused, so that it does not matter who else is there, who came first, or wha
 """
 
 import asyncio
+import gc
 import hashlib
+import logging
 import random
 import time
 from collections import Counter, deque
@@ -21,13 +24,16 @@ from typing import Literal
 import torch
 
 from ...errors import MetaAgentXError
-from ...policy import Completion, SamplingParams
+from ...policy import BackendError, Completion, SamplingParams
 from .batches import Batch, Steps, Workers
 from .decoder import Decoder, Part, PlainDecoder, is_plain
 from .generic import GenericDecoder
 from .kv import Blocks, capacity_for
+from .memory import is_out_of_memory, one_line, origin, out_of_memory_is
 from .model import LocalModel
 from .requests import Request, StopTexts
+
+_log = logging.getLogger(__name__)
 
 STEPS_PER_TURN = 16
 READ_AT_ONCE = 4096
@@ -58,7 +64,9 @@ class Engine:
         about half as many as there are requests at once is fast.
         """
         self._model = model
-        self._decoder: Decoder = PlainDecoder(model) if is_plain(model.module) else GenericDecoder(model)
+        too_large = "out of memory while preparing to sample: use a smaller model, or a machine with more memory"
+        with out_of_memory_is(MetaAgentXError, too_large):
+            self._decoder: Decoder = PlainDecoder(model) if is_plain(model.module) else GenericDecoder(model)
         self._steps = Steps(self._decoder, compiled, deterministic_rows if deterministic else None)
         self._workers = Workers(self._decoder, self._steps)
         self._rows = deterministic_rows if deterministic else max_batch
@@ -72,7 +80,8 @@ class Engine:
         self._reading: list[Request] = []
         self._version = model.version
         self._unseeded: Counter[bytes] = Counter()
-        self._lock = Lock()  # guards the next two, which callers touch too
+        self._lock = Lock()  # guards the next three, which callers touch too
+        self._waiting: set[Request] = set()
         self._inbox: deque[Request] = deque()
         self._working = False
         self._tokens = 0
@@ -86,11 +95,19 @@ class Engine:
         """Draw one completion."""
         request = self._request(prompt, params)
         with self._lock:
-            self._inbox.append(request)
             if not self._working:
-                self._working = True
-                self._model.submit(self._work)
+                self._start()
+            self._waiting.add(request)
+            self._inbox.append(request)
+        request.future.add_done_callback(lambda _: self._waiting.discard(request))
         return await asyncio.wrap_future(request.future)
+
+    def _start(self) -> None:
+        try:
+            self._model.submit(self._work)
+        except RuntimeError as error:  # there are no more threads to be had
+            raise BackendError(f"sampling could not start: {one_line(error)}") from None
+        self._working = True
 
     def _request(self, prompt: Sequence[int], params: SamplingParams) -> Request:
         prompt = tuple(prompt)
@@ -128,6 +145,7 @@ class Engine:
     def _work(self) -> None:
         """A few steps, then the same again after whoever else waits for the model."""
         began = time.perf_counter()
+        failure: Exception | None = None
         try:
             with torch.inference_mode():
                 self._notice_cancelled()
@@ -137,31 +155,50 @@ class Engine:
                     self._step()
                 self._steps.compile_if_it_pays()
         except Exception as error:  # noqa: BLE001  the callers are waiting in other threads: each of them gets it
-            self._fail_all(error)
+            failure = self._explain(error)
+        if failure is not None:  # only here, where nothing holds on to the tensors of what failed any more
+            self._fail_all(failure)
         self._turn_seconds += time.perf_counter() - began
         with self._lock:
             self._working = bool(self._inbox or self._queue or self._batches)
             if self._working:
                 self._model.submit(self._work)
 
-    def _fail_all(self, error: Exception) -> None:
+    def _explain(self, error: Exception) -> Exception:
+        """What the callers are told: a `BackendError`, because asking again may help."""
+        if isinstance(error, MetaAgentXError):
+            return error
+        _log.debug("sampling failed", exc_info=error)
+        if not is_out_of_memory(error):
+            return BackendError(f"sampling failed: {type(error).__name__} in {origin(error)}: {one_line(error)}")
+        requests = {id(request) for request in (*self._live(), *self._reading)}
+        return BackendError(
+            f"out of memory while sampling, with {len(requests)} requests at once: lower model.max_batch (now "
+            f"{self._max_batch}) or model.kv_budget_tokens (now {self._budget}), or use a smaller model"
+        )
+
+    def _fail_all(self, failure: Exception) -> None:
         with self._lock:
-            waiting = {id(request): request for request in (*self._live(), *self._reading, *self._queue, *self._inbox)}
+            waiting = list(self._waiting)  # wherever they were when it failed
             self._inbox.clear()
         self._queue.clear()
         self._reading.clear()
         self._batches.clear()
         self._blocks.clear()
-        for request in waiting.values():
-            request.fail(error)
+        gc.collect()  # what failed may hold the keys and values of its batch in a circle of references
+        if self._model.device.type == "cuda":
+            torch.cuda.empty_cache()
+        for request in waiting:
+            request.fail(type(failure)(str(failure)))
 
     def _live(self) -> list[Request]:
         return [request for batch in self._batches for request in batch.requests]
 
     def _notice_new_weights(self) -> None:
         if self._version != self._model.version:
-            self._version = self._model.version
+            version = self._model.version
             self._decoder.refresh()
+            self._version = version  # not before: what fails in there is done again
             self._blocks.clear()
             self._queue.extendleft(reversed(self._live()))
             self._batches.clear()

@@ -8,7 +8,7 @@ process on some virtual machines.
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,6 +19,18 @@ from safetensors import SafetensorError, safe_open
 
 from ...errors import MetaAgentXError
 from .chat import ChatTokenizer
+from .memory import is_out_of_memory, one_line, out_of_memory_is
+
+VOCABULARY_FILES = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "vocab.json",
+    "vocab.txt",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "tekken.json",
+)
+"""What transformers makes a tokenizer from; the first is what it writes itself."""
 
 T = TypeVar("T")
 
@@ -31,6 +43,16 @@ class LoraOptions:
     alpha: int = 32
     targets: str | tuple[str, ...] = "all-linear"
     """Names of the layers that get one."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedWeights:
+    """A directory that weights were written to, so that they need not be written twice."""
+
+    version: int
+    path: Path
+    files: Mapping[str, tuple[int, ...]]
+    """Each with what tells it from one that was written later."""
 
 
 @dataclass(eq=False)
@@ -47,6 +69,8 @@ class LocalModel:
     """The LoRA that is on while this model's functions run."""
     version: int = 0
     """Counts changes of the weights."""
+    saved: SavedWeights | None = None
+    """Where these weights were written last."""
     _has_adapters: bool = False
     _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "model"))
 
@@ -79,7 +103,7 @@ class LocalModel:
         """A model of its own on the same weights: they share all but a LoRA, and the thread."""
         module = _with_lora(self.module, lora, name)
         self.module, self._has_adapters = module, True  # from here on this one, too, is reached through peft
-        return replace(self, adapter=name, version=0)
+        return replace(self, adapter=name, version=0, saved=None)
 
 
 def load_model(
@@ -93,8 +117,11 @@ def load_model(
     _check_directory(path, gguf_file)
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     dtype = torch.bfloat16 if place.type == "cuda" else torch.float32
-    module, tokenizer = _read(path, gguf_file, dtype)
-    module.to(place).eval()
+    too_large = f"{path} does not fit into the memory: use a smaller model, or a machine with more"
+    with out_of_memory_is(MetaAgentXError, too_large):
+        tokenizer = _read_tokenizer(path, gguf_file)
+        module = _read_weights(path, gguf_file, dtype)
+        module.to(place).eval()
     ends = module.generation_config.eos_token_id if module.generation_config else None
     chat = ChatTokenizer(tokenizer, [ends] if isinstance(ends, int) else ends or [], name=str(path))
     context: int = module.config.max_position_embeddings
@@ -104,26 +131,44 @@ def load_model(
     return LocalModel(module, chat, place, dtype, context, adapter="default", _has_adapters=True)
 
 
-def _read(path: Path, gguf_file: str | None, dtype: torch.dtype) -> tuple[Any, Any]:
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+def _read_tokenizer(path: Path, gguf_file: str | None) -> Any:
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(path, **_gguf_option(gguf_file))
+    except Exception as error:  # the tokenizers library raises nothing more special
+        if is_out_of_memory(error):
+            raise
+        where = path / gguf_file if gguf_file else path
+        raise MetaAgentXError(
+            f"the tokenizer of {where} does not load ({one_line(error)}): copy its files again"
+        ) from error
+
+
+def _gguf_option(gguf_file: str | None) -> dict[str, Any]:
+    return {"gguf_file": gguf_file} if gguf_file else {}
+
+
+def _read_weights(path: Path, gguf_file: str | None, dtype: torch.dtype) -> Any:
+    from transformers import AutoModelForCausalLM
     from transformers.utils import logging as hf_logging
 
     hf_logging.disable_progress_bar()
-    options: dict[str, Any] = {"gguf_file": gguf_file} if gguf_file else {}
     try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(path, **options)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
-            path, dtype=dtype, attn_implementation="sdpa", output_loading_info=True, **options
+            path, dtype=dtype, attn_implementation="sdpa", output_loading_info=True, **_gguf_option(gguf_file)
         )
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
-        raise MetaAgentXError(f"{path} does not load: {str(error).strip().splitlines()[0]}") from error
+        if is_out_of_memory(error):
+            raise
+        raise MetaAgentXError(f"{path} does not load: {one_line(error)}") from error
     module, info = loaded
     if missing := sorted(info["missing_keys"]):
         raise MetaAgentXError(
             f"{path} lacks {len(missing)} of its weights, {missing[0]} for one: the checkpoint is incomplete, or of "
             "another architecture than its config.json says"
         )
-    return module, tokenizer
+    return module
 
 
 def _check_directory(path: Path, gguf_file: str | None) -> None:
@@ -144,12 +189,24 @@ def _check_directory(path: Path, gguf_file: str | None) -> None:
         json.loads((path / "config.json").read_text())
     except ValueError as error:
         raise MetaAgentXError(f"{path / 'config.json'} is not valid JSON: {error}") from error
+    _check_tokenizer(path)
     for file in sorted(path.glob("*.safetensors")):
         try:
             with safe_open(file, "pt"):
                 pass
         except SafetensorError as error:
             raise MetaAgentXError(f"{file} is truncated or not a safetensors file ({error}): copy it again") from error
+
+
+def _check_tokenizer(path: Path) -> None:
+    """Without these files transformers says something else, or makes up a tokenizer that does not fit the weights."""
+    missing = [] if any((path / name).is_file() for name in VOCABULARY_FILES) else [VOCABULARY_FILES[0]]
+    missing += [] if (path / "tokenizer_config.json").is_file() else ["tokenizer_config.json"]
+    if missing:
+        raise MetaAgentXError(
+            f"the model directory {path} has no {' and no '.join(missing)}: copy the tokenizer's files from where the "
+            f"model comes from, for instance with `hf download NAME --local-dir {path}`"
+        )
 
 
 def _with_lora(module: Any, lora: LoraOptions, name: str) -> Any:

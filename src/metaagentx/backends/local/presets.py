@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from ...errors import MetaAgentXError
+from ...runs.files import follow_umask
 from .vocabulary import train_tokenizer
 
 
@@ -81,4 +82,5 @@ def new_model(path: Path, preset: str, seed: int = 0, texts: Sequence[str] = ())
     path.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(path)
     tokenizer.save_pretrained(path)
+    follow_umask(path)
     return sum(parameter.numel() for parameter in model.parameters())

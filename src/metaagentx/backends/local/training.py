@@ -9,7 +9,7 @@ Call everything here in the model's thread.
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,6 +20,7 @@ from ...policy import Datum, LossName, LossOptions, Metrics
 from .checks import check_data
 from .forward import Network, gather_terms
 from .losses import Scale, compute_loss, scale
+from .memory import is_out_of_memory
 from .model import LocalModel
 from .tree import MicroBatch, plan
 
@@ -73,16 +74,12 @@ class Learner:
         self._check(data, loss, options)
         scaling = scale(data, options)
         sums: dict[str, float] = {"loss": 0.0, "packed_tokens": 0.0}
-        waiting = {index: data[index].tokens for index in scaling.per_datum}
-        while waiting:
-            for batch in plan(waiting, self.progress.token_budget, self._span):
-                part = self._within_memory(batch, data, (loss, options, scaling))
-                if part is None:
-                    break
-                for name, value in part.items():
-                    sums[name] = sums.get(name, 0.0) + value
-                for index in batch.paths:
-                    del waiting[index]
+
+        def learn(batch: MicroBatch) -> None:
+            for name, value in self._micro_batch(batch, data, loss, options, scaling).items():
+                sums[name] = sums.get(name, 0.0) + value
+
+        self._by_micro_batches({index: data[index].tokens for index in scaling.per_datum}, learn)
         return _metrics(sums, len(scaling.per_datum), scaling.tokens)
 
     def logprobs(self, data: Sequence[Datum], temperature: float = 1.0) -> list[list[float]]:
@@ -91,12 +88,15 @@ class Learner:
         found = [[0.0] * len(datum.tokens) for datum in data]
         waiting = {index: datum.tokens for index, datum in enumerate(data) if any(datum.weights)}
         scaling = Scale(dict.fromkeys(waiting, 1.0), 0)
-        for batch in plan(waiting, self.progress.token_budget, self._span):
+
+        def look_up(batch: MicroBatch) -> None:
             targets, _ = gather_terms(batch, data, scaling, self.model.device, torch.float32)
             with torch.no_grad():
                 values = iter(self._network.token_logprobs(batch, targets, temperature).logprobs_K.tolist())
             for index in batch.paths:
                 found[index] = [next(values) if weight else 0.0 for weight in data[index].weights]
+
+        self._by_micro_batches(waiting, look_up)
         return found
 
     def optim_step(self, learning_rate: float) -> Metrics:
@@ -134,26 +134,38 @@ class Learner:
     def _check(self, data: Sequence[Datum], loss: LossName, options: LossOptions) -> None:
         check_data(data, loss, options, self.model.context_length, self._network.vocabulary)
 
-    def _within_memory(
-        self, batch: MicroBatch, data: Sequence[Datum], how: tuple[LossName, LossOptions, Scale]
-    ) -> Mapping[str, float] | None:
-        """The micro-batch's metrics, or None where it did not fit; the budget is then smaller."""
+    def _by_micro_batches(self, waiting: dict[int, tuple[int, ...]], work: Callable[[MicroBatch], None]) -> None:
+        """Do the work on all of these sequences. Where one micro-batch does not fit, the rest is planned anew."""
+        while waiting:
+            for batch in plan(waiting, self.progress.token_budget, self._span):
+                if not self._within_memory(batch, work):
+                    break
+                for index in batch.paths:
+                    del waiting[index]
+
+    def _within_memory(self, batch: MicroBatch, work: Callable[[MicroBatch], None]) -> bool:
+        """Whether the micro-batch fitted; if not, the budget is smaller now."""
         try:
-            return self._micro_batch(batch, data, *how)
+            work(batch)
+            return True
         except (RuntimeError, MemoryError) as error:  # torch's own is a RuntimeError; on a CPU it has no type at all
             if not is_out_of_memory(error):
                 raise
         places = batch.rows * batch.length
         if len(batch.paths) == 1:
             raise MetaAgentXError(
-                f"out of memory on a single sequence of {places} tokens: allow shorter ones (rollout limits), or use a "
-                "smaller model or LoRA"
+                f"out of memory on a single sequence of {places} tokens, which no optimizer.token_budget (now "
+                f"{self.progress.token_budget}) makes smaller: lower rollout.designer_tokens and "
+                "rollout.executor_tokens, or use a LoRA (model.lora_rank) or a smaller model"
             )
         self.progress.token_budget = max(1, min(self.progress.token_budget, places) // 2)
         _log.warning(
-            "out of memory on a micro-batch of %d tokens: going on with at most %d", places, self.progress.token_budget
+            "out of memory on a micro-batch of %d tokens: going on with at most %d; optimizer.token_budget says how "
+            "many to begin with",
+            places,
+            self.progress.token_budget,
         )
-        return None
+        return False
 
     def _micro_batch(
         self, batch: MicroBatch, data: Sequence[Datum], loss: LossName, options: LossOptions, scaling: Scale
@@ -183,13 +195,6 @@ def trained_weights(model: LocalModel) -> dict[str, torch.nn.Parameter]:
     if not found:
         raise MetaAgentXError("the model has no weights to train: those under adapters are frozen, train an adapter")
     return found
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an allocation failed, on a GPU or on a CPU."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    return "allocate memory" in str(error) or "bad_alloc" in str(error)
 
 
 def _metrics(sums: Mapping[str, float], sequences: int, tokens: int) -> Metrics:
