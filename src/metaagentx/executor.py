@@ -13,6 +13,7 @@ from .calls import Messages, Speaker, TooLong, Unanswered, seed_of
 from .sandbox import JSON, BudgetExceeded, Infra, Limits, Result, Sandbox, SandboxUnavailable, Verdict
 from .types import Call, Execution, Fault, Task
 from .workflow.protocol import delivery, parse_answer, reply_answer
+from .workflow.validate import MAX_CALLS
 
 _ASKS_PER_CALL = 4
 _LOG_CHARACTERS = 10_000
@@ -22,7 +23,7 @@ _LOG_CHARACTERS = 10_000
 class ExecutionLimits:
     """What one execution may use."""
 
-    calls: int = 64
+    calls: int = MAX_CALLS
     tokens: int = 32768
     """Written by the model in all. Looked at when a reply has come."""
     seconds: float = 600.0

@@ -70,7 +70,8 @@ async def rollout(task: Task, resources: Resources, options: RolloutOptions, pat
 
     async def design(number: int) -> Design:
         place = (*path, number)
-        written = await write_script(task, resources.speakers[Role.DESIGNER], seed_of(*place), options.manual)
+        speaker = resources.speakers[Role.DESIGNER]
+        written = await write_script(task, speaker, seed_of(*place), options.manual, options.limits.calls)
         return await execute_design(written, task, resources, options, place)
 
     return Rollout(task, await _all(design(number) for number in range(options.designs)))

@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from ..policy import PAPER_LOSS, LossOptions
+from ..workflow.validate import MAX_CALLS
 
 # Each kind of value with its range, and the same in words for messages and for the reference.
 Count = Annotated[int, Field(ge=1), "an integer of at least 1"]
@@ -84,8 +85,8 @@ class RolloutConfig(Section):
     """The longest reply of the Designer."""
     executor_tokens: Count = 2048
     """The longest reply of the Executor."""
-    calls: Count = 64
-    """The most calls of an execution."""
+    calls: Count = MAX_CALLS
+    """The most calls of an execution. A script that can need more in the worst case is refused before it runs."""
     tokens: Count = 32768
     """The most tokens that the model writes in an execution."""
     execution_seconds: Positive = 600.0
