@@ -308,12 +308,12 @@ def test_a_script_that_is_late_by_its_own_doing_is_no_infra_fault(
 
 
 def test_all_tries_of_an_execution_share_one_deadline(runner: asyncio.Runner, graders: Graders) -> None:
-    class Slow(Gone):
+    class Slow(Sandbox):
         """A sandbox that takes its time to fail."""
 
         async def _child(self):  # type: ignore[no-untyped-def]
             await asyncio.sleep(0.4)
-            return await super()._child()
+            raise SandboxUnavailable("the fork server did not start: no memory")
 
     async def attempt() -> None:
         options = RolloutOptions(1, 1, ExecutionLimits(seconds=1.0), retries=1000)

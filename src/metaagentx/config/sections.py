@@ -217,6 +217,8 @@ class RunConfig(Section):
     """The newest so many."""
     rollouts_every: Count = 1
     """The trees of every so many steps are written."""
+    stop_after_failed_steps: Natural = 3
+    """Stop after so many steps in a row in which no design could run; 0 never stops."""
     loggers: list[Literal["tensorboard", "wandb", "trackio", "mlflow"]] = Field(default_factory=list)
     """Where metrics go besides the run directory."""
 
