@@ -151,8 +151,8 @@ def test_overrides_of_stages(tmp_path: Path) -> None:
         ("stages.²=1e-4", ["stages has no entry ²", "from 0 to 1"]),
         ("stages.first=1e-4", ["stages has no entry first", "from 0 to 1"]),
         ("rollout.desings=3", ['my.toml with --set "rollout.desings=3"', "rollout.designs?"]),
-        ("rollout.designs=0", ['my.toml with --set "rollout.designs=0"', "at least 1"]),
-        ("rollout.designs=none", ['rollout.designs = "none"', "an integer of at least 1"]),
+        ("rollout.designs=0", ['my.toml with --set "rollout.designs=0"', "from 1 to 100_000"]),
+        ("rollout.designs=none", ['rollout.designs = "none"', "an integer from 1 to 100_000"]),
         ("model.device=", ['model.device = ""', "a text in quotes"]),
         ("model=3", ["model = 3", "a section"]),
         ("modle.path=x", ["modle is no key", "did you mean model?"]),
@@ -191,7 +191,7 @@ def test_only_the_override_at_fault_is_named(tmp_path: Path) -> None:
         ("[rolout]\ndesigns = 4", ["rolout is no key", "did you mean rollout?"]),
         ('"a\\nb" = 4', ['"a\\nb" is no key']),
         # wrong types
-        ('seed = "one"', ['seed = "one"', "an integer of at least 0"]),
+        ('seed = "one"', ['seed = "one"', "an integer from 0 to"]),
         ("rollout.designs = 4.0", ["rollout.designs = 4.0", "an integer"]),
         ("rollout.designs = true", ["rollout.designs = true", "an integer"]),
         ('rollout.temperature = "hot"', ['rollout.temperature = "hot"', "a number above 0"]),
@@ -208,8 +208,13 @@ def test_only_the_override_at_fault_is_named(tmp_path: Path) -> None:
         ("rollout = 3", ["rollout = 3", "a section"]),
         ("seed = { a = 1979-05-27, b = [] }", ["seed = { a = 1979-05-27, b = [] }", "an integer"]),
         # out of range
-        ("seed = -1", ["seed = -1", "at least 0"]),
-        ("rollout.executions = 0", ["rollout.executions = 0", "at least 1"]),
+        ("seed = -1", ["seed = -1", "from 0 to 9_223_372_036_854_775_807"]),
+        (f"seed = {2**63}", [f"seed = {2**63}", "from 0 to 9_223_372_036_854_775_807"]),
+        (f"tasks.held_out = {10**10}", ["tasks.held_out = 1", "from 0 to 1_000_000_000"]),
+        ("rollout.executions = 0", ["rollout.executions = 0", "from 1 to 100_000"]),
+        (f"rollout.designs = {10**9}", [f"rollout.designs = {10**9}", "from 1 to 100_000"]),
+        ("rollout.retries = 101", ["rollout.retries = 101", "from 0 to 100"]),
+        ("model.threads = 2000", ["model.threads = 2000", "from 0 to 1024"]),
         ("rollout.temperature = 0.0", ["rollout.temperature = 0.0", "above 0"]),
         ("rollout.temperature = nan", ["rollout.temperature = nan", "above 0"]),
         ("rollout.cpu_seconds = inf", ["rollout.cpu_seconds = inf", "above 0"]),
@@ -218,8 +223,8 @@ def test_only_the_override_at_fault_is_named(tmp_path: Path) -> None:
         ("loss.dual_clip = 1.0", ["loss.dual_clip = 1.0", "above 1"]),
         ("loss.kl = -1", ["loss.kl = -1", "at least 0"]),
         ("optimizer.beta1 = 1.0", ["optimizer.beta1 = 1.0", "from 0 to below 1"]),
-        ("model.kv_budget_tokens = 0", ["model.kv_budget_tokens = 0", "at least 1"]),
-        ("run.keep_checkpoints = 0", ["run.keep_checkpoints = 0", "at least 1"]),
+        ("model.kv_budget_tokens = 0", ["model.kv_budget_tokens = 0", "from 1 to"]),
+        ("run.keep_checkpoints = 0", ["run.keep_checkpoints = 0", "from 1 to"]),
         ('model.device = ""', ['model.device = ""', "a text in quotes"]),
         # contradictions
         ('model.sharing = "lora"', ['model.sharing = "lora"', "write model.lora_rank = 16"]),
@@ -241,6 +246,14 @@ def test_only_the_override_at_fault_is_named(tmp_path: Path) -> None:
             ['credit.executor_peers = "design"', "write rollout.executions = 2 or more"],
         ),
         ("rollout.designs = 1", ["rollout.designs = 1", "write 2 or more"]),
+        (
+            "rollout.sample_seconds = 600.0",
+            ["2 retries does not fit", "write rollout.sample_seconds = 150, or rollout.execution_seconds = 2400"],
+        ),
+        (
+            "rollout.cpu_seconds = 200.0",
+            ["more than a quarter", "write rollout.cpu_seconds = 150, or rollout.execution_seconds = 800"],
+        ),
     ],
 )
 def test_refused_in_one_line_with_key_and_fix(tmp_path: Path, lines: str, parts: list[str]) -> None:
@@ -252,8 +265,9 @@ def test_refused_in_one_line_with_key_and_fix(tmp_path: Path, lines: str, parts:
 @pytest.mark.parametrize(
     ("old", "new", "parts"),
     [
-        ("steps = 10", "steps = 0", ["steps = 0", "at least 1"]),
-        ("steps = 10", "", ["steps is missing", "give it an integer of at least 1"]),
+        ("steps = 10", "steps = 0", ["steps = 0", "from 1 to 1_000_000_000"]),
+        ("steps = 10", f"steps = {10**26}", [f"steps = {10**26}", "from 1 to 1_000_000_000"]),
+        ("steps = 10", "", ["steps is missing", "give it an integer from 1 to 1_000_000_000"]),
         ('model.path = "preset:tiny"', "", ["model is missing", "give it a section"]),
         ('model.path = "preset:tiny"', "model.device = 'cpu'", ["model.path is missing", "give it a text in quotes"]),
         ('model.path = "preset:tiny"', 'model.paht = "x"', ["model.paht is no key", "did you mean model.path?"]),
@@ -262,7 +276,7 @@ def test_refused_in_one_line_with_key_and_fix(tmp_path: Path, lines: str, parts:
         ('"gym:gcd"', '""', ['tasks.train = ""', "a text in quotes"]),
         ("{ steps = 5, executor = 1e-4 }", "{ steps = 5 }", ["stages.0 names no role", "executor or designer"]),
         ("{ steps = 5, designer = 1e-4 }", "{ steps = 5 }", ["stages.1 names no role", "executor or designer"]),
-        ("{ steps = 5, executor = 1e-4 }", "{ steps = 0, executor = 1e-4 }", ["stages.0.steps = 0", "at least 1"]),
+        ("{ steps = 5, executor = 1e-4 }", "{ steps = 0, executor = 1e-4 }", ["stages.0.steps = 0", "from 1 to"]),
         ("executor = 1e-4", "executor = 0.0", ["stages.0.executor = 0.0", "a number above 0"]),
         ("designer = 1e-4", "desinger = 1e-4", ["stages.1.desinger is no key", "did you mean stages.1.designer?"]),
         ("{ steps = 5, designer = 1e-4 }", "7", ["stages.1 = 7", "a section"]),
@@ -338,6 +352,7 @@ def test_a_byte_order_mark_is_no_fault(tmp_path: Path) -> None:
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
 COUNT = st.integers(1, 10**9)
 NATURAL = st.integers(0, 10**9)
+BATCH = st.integers(1, 10**5)
 POSITIVE = st.floats(0, exclude_min=True, allow_infinity=False)
 NON_NEGATIVE = st.floats(0, allow_infinity=False)
 SHARE = st.floats(0, 1, exclude_max=True)
@@ -358,22 +373,22 @@ MODELS = st.builds(
     path=TEXT,
     gguf_file=maybe(TEXT),
     sharing=st.sampled_from(["shared", "lora", "separate"]),
-    lora_rank=COUNT,
+    lora_rank=st.integers(1, 65536),
     device=maybe(TEXT),
-    threads=NATURAL,
-    max_batch=COUNT,
+    threads=st.integers(0, 1024),
+    max_batch=BATCH,
     kv_budget_tokens=maybe(COUNT),
     deterministic=st.booleans(),
     compiled=st.sampled_from([False, "auto"]),
 )
-TASKS = st.builds(TasksConfig, train=TEXT, held_out=st.just(10**9), per_step=COUNT, data_dir=maybe(TEXT.map(Path)))
+TASKS = st.builds(TasksConfig, train=TEXT, held_out=st.just(10**9), per_step=BATCH, data_dir=maybe(TEXT.map(Path)))
 ROLLOUTS = st.builds(
     RolloutConfig,
     designs=st.integers(2, 9),
     executions=st.integers(2, 9),
     temperature=POSITIVE,
-    cpu_seconds=POSITIVE,
-    retries=NATURAL,
+    cpu_seconds=st.floats(0, 150, exclude_min=True),
+    retries=st.integers(0, 100),
 )
 LOSSES = st.builds(
     LossConfig,
@@ -387,7 +402,7 @@ LOSSES = st.builds(
 LOGGERS: st.SearchStrategy[Any] = st.lists(st.sampled_from(["tensorboard", "wandb", "trackio", "mlflow"]))
 CONFIGS = st.builds(
     Config,
-    seed=NATURAL,
+    seed=st.integers(0, 2**63 - 1),
     steps=COUNT,
     stages=STAGES,
     model=MODELS,
@@ -396,8 +411,8 @@ CONFIGS = st.builds(
     reward=st.builds(RewardConfig, outcome=NON_NEGATIVE, cost_per_call=NON_NEGATIVE, allow_hard_coded=st.booleans()),
     credit=st.builds(CreditConfig, baseline=st.sampled_from(["mean", "leave_one_out"]), divide_by_std=st.booleans()),
     loss=LOSSES,
-    optimizer=st.builds(OptimizerConfig, gradient_clip=POSITIVE, beta1=SHARE, updates_per_step=COUNT),
-    evaluation=st.builds(EvaluationConfig, every=NATURAL, tasks=COUNT, samples=COUNT),
+    optimizer=st.builds(OptimizerConfig, gradient_clip=POSITIVE, beta1=SHARE, updates_per_step=BATCH),
+    evaluation=st.builds(EvaluationConfig, every=NATURAL, tasks=COUNT, samples=BATCH),
     run=st.builds(RunConfig, checkpoint_every=COUNT, loggers=LOGGERS),
 )
 

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import pytest
@@ -17,10 +18,12 @@ from metaagentx.rewards.errors import GraderUnavailable
 from metaagentx.rewards.graders import Graders
 from metaagentx.rollout import Resources, RolloutOptions, grow
 from metaagentx.sandbox import Sandbox, SandboxUnavailable
-from metaagentx.types import Grade, Rollout, Task
+from metaagentx.types import Fault, Grade, Rollout, Task
 from tests.growing import (
     COMPUTE,
+    HEAD,
     RIGHT,
+    RUN,
     SINGLE,
     TASK,
     TOOL,
@@ -256,6 +259,69 @@ def test_a_backend_that_hangs_is_cut_at_its_deadline(
     with pytest.raises(MetaAgentXError, match=f"the {who} got no reply after 1 tries: no reply within 0.3 s"):
         runner.run(grow([TASK], shared, IMPATIENT, ("test",)))
     assert time.perf_counter() - started < 10
+
+
+@pytest.mark.parametrize("before", [hang, refuse])
+def test_a_call_that_failed_as_often_as_it_may_is_not_asked_again_by_its_execution(
+    before: Callable[[int], Awaitable[None]], runner: asyncio.Runner, sandbox: Sandbox, graders: Graders
+) -> None:
+    executor = Actor(RIGHT, before)
+    shared = with_speakers(resources(Actor(design(SINGLE)), executor, sandbox, graders), seconds=0.1, retries=1)
+    with pytest.raises(MetaAgentXError, match=r"16 infra faults and no result: .* after 2 tries"):
+        runner.run(grow([TASK], shared, TREE, ("test",)))
+    assert len(executor.asked) == 16 * 2
+
+
+SLEEPS = HEAD + "import time\ntime.sleep(20)\nworkflow.add_node(AgentNode('Solver', 'Solve.'))" + RUN
+CHATS = (
+    HEAD
+    + "import time\nworkflow.add_node(AgentNode('Solver', 'Solve.'))\n"
+    + "while True:\n    time.sleep(0.3)\n    workflow.run(question)\n"
+)
+
+
+PROGRAMS = (
+    HEAD
+    + "import subprocess, sys\nworkflow.add_node(AgentNode('Solver', 'Solve.'))\n"
+    + "while True:\n    subprocess.run([sys.executable, '-c', 'import time; time.sleep(0.4)'])\n"
+    + RUN
+)
+
+
+@pytest.mark.parametrize(
+    ("script", "kind", "said"),
+    [
+        (SLEEPS, "wall", "it slept for more than 0.25 s in all"),
+        (CHATS, "wall", "it slept for more than 0.25 s in all"),
+        (PROGRAMS, "budget", "its programs slept for more than 0.25 s in all"),
+    ],
+    ids=["sleeps", "sleeps between calls", "runs programs that sleep"],
+)
+def test_a_script_that_is_late_by_its_own_doing_is_no_infra_fault(
+    script: str, kind: str, said: str, runner: asyncio.Runner, sandbox: Sandbox, graders: Graders
+) -> None:
+    options = RolloutOptions(1, 2, ExecutionLimits(seconds=1.0))
+    trees = runner.run(grow([TASK], resources(Actor(design(script)), Actor(RIGHT), sandbox, graders), options, ("t",)))
+    for execution in executions_of(trees):
+        assert execution.fault == Fault(kind, said)
+        assert execution.reward is not None and execution.reward.total == 0
+
+
+def test_all_tries_of_an_execution_share_one_deadline(runner: asyncio.Runner, graders: Graders) -> None:
+    class Slow(Sandbox):
+        """A sandbox that takes its time to fail."""
+
+        async def _child(self):  # type: ignore[no-untyped-def]
+            await asyncio.sleep(0.4)
+            raise SandboxUnavailable("the fork server did not start: no memory")
+
+    async def attempt() -> None:
+        options = RolloutOptions(1, 1, ExecutionLimits(seconds=1.0), retries=1000)
+        async with Slow(max_runs=8, warm=0) as slow:
+            await grow([TASK], resources(Actor(design(SINGLE)), Actor(RIGHT), slow, graders), options, ("test",))
+
+    with pytest.raises(MetaAgentXError, match="1 infra faults and no result: not done after 1 s"):
+        runner.run(attempt())
 
 
 def hanging_now_and_then(sandbox: Sandbox, graders: Graders) -> Resources:

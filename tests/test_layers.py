@@ -27,6 +27,7 @@ LAYERS = [
     {"runs", "trees", "progress", "loggers"},
     {"backends"},
     {"teacher", "coldstart"},
+    {"standstill"},
     {"trainer", "sft"},
     {"session"},
     {"evaluation", "collection"},

@@ -8,12 +8,15 @@ import pytest
 
 from metaagentx.backends.scripted import ScriptedPolicy
 from metaagentx.batching import data_for
+from metaagentx.config.sections import RolloutConfig
 from metaagentx.credit import CreditOptions, assign_credit
 from metaagentx.executor import ExecutionLimits
 from metaagentx.rewards.graders import Graders
 from metaagentx.rollout import RolloutOptions, grow
 from metaagentx.sandbox import Sandbox
 from metaagentx.types import Execution, Role, Rollout, Task
+from metaagentx.workflow.manual import language_manual
+from metaagentx.workflow.validate import Limits as ValidatorLimits
 from metaagentx.workflow.validate import Problem, validate
 from tests.growing import (
     COMPUTE,
@@ -280,9 +283,9 @@ def test_identical_designs_are_validated_once(
 ) -> None:
     validated: list[str] = []
 
-    def counting(script: str) -> list[Problem]:
+    def counting(script: str, limits: ValidatorLimits) -> list[Problem]:
         validated.append(script)
-        return validate(script)
+        return validate(script, limits)
 
     monkeypatch.setattr("metaagentx.designer.validate", counting)
     scripts = [f"# No other test has written this.\n{script}" for script in (SINGLE, VOTE)]
@@ -337,10 +340,14 @@ def test_a_reply_is_cut_at_its_longest(runner: asyncio.Runner, sandbox: Sandbox,
 # --- the same path, the same tree
 
 
+# How many members vote does not stand in the text, so only the execution finds that they make too many calls.
+UNKNOWN_VOTE = TOOL_VOTE.replace('("A", "B", "C", "D")', 'sorted("ABCD")')
+
+
 def told_by_seed(conversation: list[dict[str, str]], seed: int) -> str:
     turn = sum(message["role"] == "assistant" for message in conversation)
     if "You design" in conversation[0]["content"]:
-        return design([TOOL_VOTE, VOTE, TOOL, REFLECTION][seed % 4])
+        return design([UNKNOWN_VOTE, VOTE, TOOL, REFLECTION][seed % 4])
     if turn < seed % 3:
         return f"```python\nprint({seed % 5})\n```"
     return [RIGHT, WRONG, r"<delivery>\boxed{13}</delivery> INCORRECT", "I do not know. " * (seed % 40)][seed % 4]
@@ -441,3 +448,21 @@ def test_tasks_of_every_kind_are_graded_by_their_own_grader(
     (evaluation,) = runner.run(grow([code], shared, RolloutOptions(1, 1, full=True), ("test",)))
     rewards = [tree.designs[0].executions[0].reward for tree in (training, evaluation)]
     assert [reward and reward.outcome for reward in rewards] == [0.5, 0.0]
+
+
+def test_the_validator_the_manual_and_the_execution_allow_the_same_number_of_calls(
+    runner: asyncio.Runner, sandbox: Sandbox, graders: Graders
+) -> None:
+    assert RolloutConfig().calls == ExecutionLimits().calls == ValidatorLimits().calls
+    assert f"{ExecutionLimits().calls} model calls in the worst case" in language_manual()
+    # A recipe that allows 2 calls: the vote of three is refused before it runs, and its teacher reads why.
+    designer = Actor(design(VOTE))
+    options = RolloutOptions(1, 1, ExecutionLimits(calls=2), manual=True)
+    shared = resources(designer, Actor(RIGHT), sandbox, graders)
+    (tree,) = runner.run(grow([TASK], shared, options, ("test",)))
+    fault = tree.designs[0].fault
+    assert fault is not None and fault.kind == "invalid_script"
+    assert "up to 3 model calls are too many; at most 2 are allowed" in fault.message
+    assert "2 model calls in the worst case" in tree.designs[0].call.messages[0]["content"]
+    (tree,) = runner.run(grow([TASK], shared, replace(options, limits=ExecutionLimits(calls=3)), ("test",)))
+    assert tree.designs[0].fault is None and len(executions_of([tree])[0].calls) == 3

@@ -436,3 +436,61 @@ def test_each_step_and_each_evaluation_is_a_line_on_plain_output(
     assert first.startswith("step 1/2 executor learns · reward 0.50 (executor) 0.50 (designer) · solved 50 % · ")
     assert evaluation == "step 2/2 evaluation 0.500"
     assert second.startswith("step 2/2 designer learns · reward 0.50 (executor) 0.50 (designer) · solved 50 % · ")
+
+
+# When no design can run
+
+
+def shown(runner: asyncio.Runner, config: Config, made: Mapping[Role, Actor], shared: Resources, run: Run) -> list[str]:
+    """What training prints, with the error it ends in."""
+    screen = io.StringIO()
+    try:
+        with run, TrainingProgress(config.steps, run.next_step, Console(file=screen)) as progress, run.training():
+            runner.run(trainer_of(config, made, shared, run, progress).train())
+    except MetaAgentXError as error:
+        screen.write(str(error))
+    return screen.getvalue().splitlines()
+
+
+def test_a_run_in_which_no_design_can_run_says_so_at_once_and_stops(
+    tmp_path: Path, runner: asyncio.Runner, shared: Resources
+) -> None:
+    config = config_of(tmp_path, steps=5, stages=JOINT)
+    made = actors("I have no idea.", RIGHT)
+    lines = shown(runner, config, made, shared, Run.create(tmp_path / "run", to_toml(config)))
+    why = "(first: no_script: there is no script: write it between <code> and </code>)"
+    cure = "run a cold start and SFT first, see docs/coldstart.md"
+    said = f"no design of step 1 could run {why}. The model does not know the workflow language: {cure}"
+    assert [line for line in lines if "could run" in line][:-1] == [said]
+    assert lines.index(said) == 0 and len(lines) == 1 + 3 + 1
+    stopped = f"no design of the last 3 steps could run {why}, so nothing was learned. The model does not know the "
+    assert lines[-1].startswith(stopped) and cure in lines[-1] and "run.stop_after_failed_steps" in lines[-1]
+    assert f"metaagentx train --resume {tmp_path / 'run'}" in lines[-1]
+    run = Run.resume(tmp_path / "run")
+    assert said in (run.directory / "log.txt").read_text()
+    assert run.next_step == len(run.metrics()) == 3
+    # It goes on from there: with a better model, to its end.
+    shown(runner, config, actors(by_turns(design(THINK), design(GUESS)), by_prompt), shared, run)
+    assert run.next_step == 5
+
+
+@pytest.mark.parametrize(("steps", "works", "told"), [(6, 3, 2), (4, 9, 1)])
+def test_steps_without_a_design_do_not_stop_a_run_that_recovers_or_is_told_to_go_on(
+    steps: int, works: int, told: int, tmp_path: Path, runner: asyncio.Runner, shared: Resources
+) -> None:
+    """Every third step works; or none does, and the recipe says to go on."""
+    replies = [design(THINK) if (place // 4) % works == works - 1 else "no" for place in range(4 * steps)]
+    setting = "run.stop_after_failed_steps=0" if works > steps else "run.stop_after_failed_steps=3"
+    config = config_of(tmp_path, setting, steps=steps, stages=JOINT)
+    run = Run.create(tmp_path / "run", to_toml(config))
+    lines = shown(runner, config, actors(by_turns(*replies), by_prompt), shared, run)
+    assert run.next_step == steps
+    assert sum("could run" in line for line in lines) == told
+
+
+def test_replies_that_are_cut_off_are_told_apart(tmp_path: Path, runner: asyncio.Runner, shared: Resources) -> None:
+    settings = ["rollout.designer_tokens=20", "run.stop_after_failed_steps=1"]
+    config = config_of(tmp_path, *settings, steps=2, stages=JOINT)
+    run = Run.create(tmp_path / "run", to_toml(config))
+    lines = shown(runner, config, actors(design(THINK), RIGHT), shared, run)
+    assert "4 of 4 replies were cut off: raise rollout.designer_tokens, which is 20" in lines[0]

@@ -14,7 +14,7 @@ from .policy import BackendError, Completion, Policy, SamplingParams
 from .types import Call, Role
 
 Messages = tuple[dict[str, str], ...]
-_PAUSE_SECONDS = 0.2
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.2, 10.0
 
 
 class TooLong(Exception):
@@ -34,8 +34,9 @@ class Speaker:
     max_tokens: int
     temperature: float = 1.0
     seconds: float = 600.0
-    """The deadline of one reply."""
+    """The deadline of one try."""
     retries: int = 2
+    """How often a call is tried again. Nothing above tries it again once more."""
 
     async def call(
         self, agent: str, messages: Sequence[Mapping[str, str]], seed: int, earlier: Sequence[Call] = ()
@@ -80,7 +81,7 @@ class Speaker:
             except BackendError as error:
                 reason = str(error)
             if attempt < self.retries:
-                await asyncio.sleep(_PAUSE_SECONDS * 2**attempt)
+                await asyncio.sleep(min(_FIRST_PAUSE_SECONDS * 8**attempt, _LONGEST_PAUSE_SECONDS))
         raise Unanswered(f"the {self.role} got no reply after {self.retries + 1} tries: {reason}")
 
 

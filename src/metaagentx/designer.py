@@ -11,41 +11,44 @@ from .types import Call, Design, Fault, Role, Task
 from .workflow.manual import language_manual
 from .workflow.reply import DESIGN_REQUEST, DESIGNER_LINE, parse_reply
 from .workflow.structure import classify
-from .workflow.validate import validate
+from .workflow.validate import MAX_CALLS, Limits, validate
 
 
-def design_messages(task: Task, manual: bool = False) -> list[dict[str, str]]:
-    """What the Designer reads; with the manual for a teacher that has not learnt the language."""
-    system = f"{DESIGNER_LINE}\n\n{language_manual()}" if manual else DESIGNER_LINE
+def design_messages(task: Task, manual: bool = False, calls: int = MAX_CALLS) -> list[dict[str, str]]:
+    """What the Designer reads; with the manual for a teacher that has not learned the language."""
+    system = f"{DESIGNER_LINE}\n\n{language_manual(calls)}" if manual else DESIGNER_LINE
     return [{"role": "system", "content": system}, {"role": "user", "content": DESIGN_REQUEST + task.question}]
 
 
-async def write_script(task: Task, speaker: Speaker, seed: int, manual: bool = False) -> Design:
-    """One design: its script, if the reply holds one that may run, or else the fault."""
-    messages = design_messages(task, manual)
+async def write_script(task: Task, speaker: Speaker, seed: int, manual: bool = False, calls: int = MAX_CALLS) -> Design:
+    """Return one design: its script, if the reply holds one that may run, or else the fault.
+
+    `calls` is how many model calls an execution may make: a script that can need more is refused before it runs.
+    """
+    messages = design_messages(task, manual, calls)
     try:
         call = await speaker.call("Designer", messages, seed)
     except TooLong as error:
         return _nothing(messages, Fault("context", str(error)))
     except Unanswered as error:
         return _nothing(messages, Fault("infra", str(error)))
-    return read_design(call)
+    return read_design(call, calls)
 
 
-def read_design(call: Call) -> Design:
+def read_design(call: Call, calls: int = MAX_CALLS) -> Design:
     """What a reply is as a design."""
     reply = parse_reply(call.text)
     if reply.script is None:
         return Design(call, None, fault=Fault("no_script", reply.problem or "there is no script"))
-    if problem := _problem_of(reply.script):
+    if problem := _problem_of(reply.script, calls):
         return Design(call, reply.script, fault=Fault("invalid_script", problem))
     return Design(call, reply.script, pattern=pattern_of(reply.script))
 
 
 @lru_cache(256)  # a Designer writes the same script for many tasks
-def _problem_of(script: str) -> str | None:
+def _problem_of(script: str, calls: int) -> str | None:
     """Why it should not run, in a line."""
-    problems = validate(script)
+    problems = validate(script, Limits(calls=calls))
     return str(problems[0]) if problems else None
 
 

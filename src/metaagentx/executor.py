@@ -13,6 +13,7 @@ from .calls import Messages, Speaker, TooLong, Unanswered, seed_of
 from .sandbox import JSON, BudgetExceeded, Infra, Limits, Result, Sandbox, SandboxUnavailable, Verdict
 from .types import Call, Execution, Fault, Task
 from .workflow.protocol import delivery, parse_answer, reply_answer
+from .workflow.validate import MAX_CALLS
 
 _ASKS_PER_CALL = 4
 _LOG_CHARACTERS = 10_000
@@ -22,41 +23,64 @@ _LOG_CHARACTERS = 10_000
 class ExecutionLimits:
     """What one execution may use."""
 
-    calls: int = 64
+    calls: int = MAX_CALLS
     tokens: int = 32768
     """Written by the model in all. Looked at when a reply has come."""
     seconds: float = 600.0
-    """In all, waiting included. Being later than that is the machinery's fault: scripts have limits of their own."""
+    """In all, waiting and every try included. Being later than that is the machinery's fault: of this time a script and
+    its programs may sleep away a quarter each, and their processor time has a limit of its own."""
     cpu_seconds: float = 10.0
     """Of the script and the programs it runs."""
 
     def sandbox(self) -> Limits:
         """The part the sandbox sees to."""
-        return Limits(cpu_seconds=self.cpu_seconds, asks=max(256, _ASKS_PER_CALL * self.calls))
+        asks = max(256, _ASKS_PER_CALL * self.calls)
+        return Limits(cpu_seconds=self.cpu_seconds, asks=asks, idle_seconds=self.seconds / 4)
 
 
-async def run_script(
-    script: str, task: Task, speaker: Speaker, sandbox: Sandbox, limits: ExecutionLimits, path: Sequence[object]
+async def run_script(  # noqa: PLR0913  what an execution is made of
+    script: str,
+    task: Task,
+    speaker: Speaker,
+    sandbox: Sandbox,
+    limits: ExecutionLimits,
+    path: Sequence[object],
+    *,
+    retries: int = 0,
 ) -> Execution:
-    """One execution of a script. `path` is its place in the run, from which its calls have their seeds."""
-    asks = _Asks(speaker, limits, path)
+    """One execution of a script. `path` is its place in the run, from which its calls have their seeds.
+
+    The script is run again, so many times at most, when the sandbox failed. A call that failed has been tried again by
+    its speaker, and what is late stays late.
+    """
     started = time.perf_counter()
+    asks = _Asks(speaker, limits, path)
     try:
         async with asyncio.timeout(limits.seconds):
-            result = await sandbox.run(
-                script, inputs={"question": task.question}, limits=limits.sandbox(), on_ask=asks.answer
-            )
-            await asks.settle()
-        execution = _judge(result, asks)
+            execution = await _run_once(script, task, sandbox, limits, asks)
+            for _ in range(retries):
+                if execution.fault is None or not execution.fault.infra or asks.first_fault() is not None:
+                    break
+                asks = _Asks(speaker, limits, path)
+                execution = await _run_once(script, task, sandbox, limits, asks)
     except TimeoutError:
         fault = Fault("infra", f"not done after {limits.seconds:g} s, with {len(asks.replies)} calls answered")
         execution = Execution(asks.calls(), fault=fault)
-    except SandboxUnavailable as error:
-        execution = Execution(asks.calls(), fault=Fault("infra", str(error)))
-    finally:
-        asks.cancel()
     execution.seconds = time.perf_counter() - started
     return execution
+
+
+async def _run_once(script: str, task: Task, sandbox: Sandbox, limits: ExecutionLimits, asks: "_Asks") -> Execution:
+    try:
+        result = await sandbox.run(
+            script, inputs={"question": task.question}, limits=limits.sandbox(), on_ask=asks.answer
+        )
+        await asks.settle()
+        return _judge(result, asks)
+    except SandboxUnavailable as error:
+        return Execution(asks.calls(), fault=Fault("infra", str(error)))
+    finally:
+        asks.cancel()
 
 
 class _Asks:

@@ -84,6 +84,10 @@ class TrainingProgress:
         self._texts["evaluation"] = f"evaluation {score:.3f} at step {done}"
         self._screen.line(f"step {done}/{self._total} evaluation {score:.3f}")
 
+    def warn(self, text: str) -> None:
+        """Show a line that must not be missed, above the live display if there is one."""
+        self._screen.warn(text)
+
     def step(self, step: int, metrics: Mapping[str, float], learning: Mapping[str, float]) -> None:
         """Show a finished step: its metrics, and the learning rates of the roles that learnt in it."""
         now = self._now()
@@ -220,6 +224,10 @@ class _Screen:
             self._print(text)
         if summary:
             self._last = "" if plain and due else text
+
+    def warn(self, text: str) -> None:
+        """Print it in any mode."""
+        self._print(text)
 
     def _print(self, text: str) -> None:
         if not self._silent:

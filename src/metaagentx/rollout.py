@@ -1,8 +1,8 @@
 """The hierarchical rollout: M designs of a task, N executions of each, all of it concurrent.
 
 A design starts executing as soon as it is written, an execution's calls go to the policy as they come, and nothing
-waits for anything it does not need. An infra fault is tried again, from the same seeds, and then left in the tree
-without a reward.
+waits for anything it does not need. An infra fault is tried again where it happened, from the same seeds, and then left
+in the tree without a reward.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ class RolloutOptions:
     limits: ExecutionLimits = field(default_factory=ExecutionLimits)
     weights: RewardWeights = field(default_factory=RewardWeights)
     retries: int = 2
-    """Of an execution or a grade that an infra fault spoilt."""
+    """Of a script under which the sandbox failed, and of a grade. Calls have their own: `Speaker.retries`."""
     full: bool = False
     """Grade as for an evaluation: all tests, all or nothing."""
     allow_hard_coded: bool = False
@@ -70,7 +70,8 @@ async def rollout(task: Task, resources: Resources, options: RolloutOptions, pat
 
     async def design(number: int) -> Design:
         place = (*path, number)
-        written = await write_script(task, resources.speakers[Role.DESIGNER], seed_of(*place), options.manual)
+        speaker = resources.speakers[Role.DESIGNER]
+        written = await write_script(task, speaker, seed_of(*place), options.manual, options.limits.calls)
         return await execute_design(written, task, resources, options, place)
 
     return Rollout(task, await _all(design(number) for number in range(options.designs)))
@@ -93,10 +94,8 @@ async def execute(
     """One execution with its reward."""
     speaker = resources.speakers[Role.EXECUTOR]
     async with resources.in_flight:
-        for _ in range(options.retries + 1):
-            execution = await run_script(script, task, speaker, resources.sandbox, options.limits, place)
-            if execution.fault is None or not execution.fault.infra:
-                break
+        limits, retries = options.limits, options.retries
+        execution = await run_script(script, task, speaker, resources.sandbox, limits, place, retries=retries)
         await _reward(execution, task, resources, options)
     resources.on_execution(execution)
     return execution

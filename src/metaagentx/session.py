@@ -38,7 +38,7 @@ def speakers_of(config: Config, policies: Mapping[Role, Policy]) -> dict[Role, S
     wanted = config.rollout
     most = {Role.DESIGNER: wanted.designer_tokens, Role.EXECUTOR: wanted.executor_tokens}
     return {
-        role: Speaker(role, policy, most[role], wanted.temperature, wanted.sample_seconds, wanted.retries)
+        role: Speaker(role, policy, most[role], wanted.temperature, wanted.try_seconds, wanted.retries)
         for role, policy in policies.items()
     }
 

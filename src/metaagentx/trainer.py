@@ -4,7 +4,8 @@ What happens in a step is a function of the recipe, the step's number and the we
 moment and resumed goes on as if nothing had happened.
 """
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from .batching import data_for
@@ -19,6 +20,7 @@ from .rollout import Resources, grow
 from .runs import Run
 from .settings import credit_options, rollout_options, stages_of
 from .stages import Stage, stage_at
+from .standstill import Standstill
 from .tasks import Mixture
 from .types import Role, Rollout, Task
 
@@ -41,21 +43,52 @@ class Trainer:
     """Frozen policies that a KL term is measured against."""
 
     async def train(self) -> None:
-        """From the run's next step to the last."""
+        """Train from the run's next step to the last. When it is canceled, a checkpoint keeps all finished steps."""
         if self.run.checkpoint is not None:
             await self.run.load_checkpoint(self._named())
+        standstill = Standstill(self.config)
         for step in range(self.run.next_step, self.config.steps):
             clock, stage, before = Clock(), stage_at(step, stages_of(self.config)), self._work()
-            rates = stage.learning_rates
-            with clock.phase("rollout"):
-                rollouts = await self._grow(step, rates)
-            with clock.phase("update"):
-                learnt = await self._update(rollouts, stage)
-            found = measure(rollouts) | learnt
-            found |= {f"learning_rate/{role}": rate for role, rate in rates.items()}
-            found |= await self._evaluate(step + 1, clock)
-            found |= {f"engine/{name}": value - before[name] for name, value in self._work().items()}
-            await self._write(step, found | clock.metrics(), rollouts)
+            try:
+                with clock.phase("rollout"):
+                    rollouts = await self._grow(step, stage.learning_rates)
+            except asyncio.CancelledError:
+                await self._keep(step)  # rollouts leave the weights as they are
+                raise
+            if warning := standstill.warning(step, rollouts):
+                self.progress.warn(warning)
+                self.run.log(warning)
+            await self._finish(step, self._learn(step, stage, rollouts, clock, before))
+            if error := standstill.error():
+                await self._keep(step + 1)
+                raise error
+
+    async def _finish(self, step: int, rest: Coroutine[None, None, None]) -> None:
+        """Do the rest of a step, which begins to change weights: to its end, even if training is canceled meanwhile."""
+        finishing = asyncio.ensure_future(rest)
+        try:
+            await asyncio.shield(finishing)
+        except asyncio.CancelledError:
+            await finishing
+            await self._keep(step + 1)
+            raise
+
+    async def _keep(self, done: int) -> None:
+        """Save a checkpoint after the last finished step, unless there is one."""
+        if done > self.run.next_step:
+            await self.run.save_checkpoint(done, self._named(), self.config.run.keep_checkpoints)
+
+    async def _learn(
+        self, step: int, stage: Stage, rollouts: list[Rollout], clock: Clock, before: Mapping[str, float]
+    ) -> None:
+        """Update, measure, evaluate, and write the step down."""
+        with clock.phase("update"):
+            learnt = await self._update(rollouts, stage)
+        found = measure(rollouts) | learnt
+        found |= {f"learning_rate/{role}": rate for role, rate in stage.learning_rates.items()}
+        found |= await self._evaluate(step + 1, clock)
+        found |= {f"engine/{name}": value - before[name] for name, value in self._work().items()}
+        await self._write(step, found | clock.metrics(), rollouts)
 
     async def _grow(self, step: int, rates: Mapping[Role, float]) -> list[Rollout]:
         """The trees of a step, with credit. Tasks whose groups teach nothing may be replaced, so often and no more."""

@@ -7,10 +7,17 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
 
 from ..policy import PAPER_LOSS, LossOptions
+from ..workflow.validate import MAX_CALLS
 
 # Each kind of value with its range, and the same in words for messages and for the reference.
-Count = Annotated[int, Field(ge=1), "an integer of at least 1"]
-Natural = Annotated[int, Field(ge=0), "an integer of at least 0"]
+# Numbers have an upper bound too, far above any use: a typing error shall not end in a crash or in a run without end.
+Count = Annotated[int, Field(ge=1, le=10**9), "an integer from 1 to 1_000_000_000"]
+Natural = Annotated[int, Field(ge=0, le=10**9), "an integer from 0 to 1_000_000_000"]
+Batch = Annotated[int, Field(ge=1, le=10**5), "an integer from 1 to 100_000"]
+Seed = Annotated[int, Field(ge=0, le=2**63 - 1), "an integer from 0 to 9_223_372_036_854_775_807"]
+Threads = Annotated[int, Field(ge=0, le=1024), "an integer from 0 to 1024"]
+Rank = Annotated[int, Field(ge=0, le=65536), "an integer from 0 to 65_536"]
+Retries = Annotated[int, Field(ge=0, le=100), "an integer from 0 to 100"]
 Positive = Annotated[float, Field(gt=0), "a number above 0"]
 NonNegative = Annotated[float, Field(ge=0), "a number of at least 0"]
 Share = Annotated[float, Field(ge=0, lt=1), "a number from 0 to below 1"]
@@ -42,13 +49,13 @@ class ModelConfig(Section):
     """The file in that directory, where the weights are in GGUF format."""
     sharing: Literal["shared", "lora", "separate"] = "shared"
     """Both roles on one set of weights, one LoRA each on one base, or one model each."""
-    lora_rank: Natural = 0
+    lora_rank: Rank = 0
     """0: full weights."""
     device: Text | None = None
     """As torch names it, such as `cuda:0`. Not set: the GPU if there is one, else the CPU."""
-    threads: Natural = 0
+    threads: Threads = 0
     """CPU threads of the model; 0: as many as there are cores."""
-    max_batch: Count = 128
+    max_batch: Batch = 128
     """The most replies that are written at once."""
     kv_budget_tokens: Count | None = None
     """The most tokens kept in the KV cache. Not set: by the memory there is."""
@@ -65,7 +72,7 @@ class TasksConfig(Section):
     """A mixture of sources, such as `0.5*gsm8k + 0.5*codecontests`."""
     held_out: Natural = 64
     """Tasks kept back for evaluation and for choosing the checkpoint."""
-    per_step: Count = 8
+    per_step: Batch = 8
     """Tasks in the batch of a step."""
     data_dir: Folder | None = None
     """Where files of published data sets are looked for. Not set: `data`."""
@@ -74,9 +81,9 @@ class TasksConfig(Section):
 class RolloutConfig(Section):
     """How the tree of a task is grown, and what it may use up."""
 
-    designs: Count = 4
+    designs: Batch = 4
     """For each task."""
-    executions: Count = 4
+    executions: Batch = 4
     """For each design."""
     temperature: Positive = 1.0
     """Of both roles, in training and evaluation; the loss compares probabilities at this temperature."""
@@ -84,22 +91,27 @@ class RolloutConfig(Section):
     """The longest reply of the Designer."""
     executor_tokens: Count = 2048
     """The longest reply of the Executor."""
-    calls: Count = 64
-    """The most calls of an execution."""
+    calls: Count = MAX_CALLS
+    """The most calls of an execution. A script that can need more in the worst case is refused before it runs."""
     tokens: Count = 32768
     """The most tokens that the model writes in an execution."""
     execution_seconds: Positive = 600.0
-    """Wall-clock time of an execution."""
+    """Wall-clock time of an execution, waiting and every retry included."""
     cpu_seconds: Positive = 10.0
     """Processor time of a script together with the programs it runs."""
-    in_flight: Count = 128
+    in_flight: Batch = 128
     """Executions at once."""
-    redraws: Natural = 0
+    redraws: Retries = 0
     """Dynamic sampling: tasks whose groups have no spread are replaced by others, at most so many times."""
-    sample_seconds: Positive = 600.0
-    """Deadline of one call to the model."""
-    retries: Natural = 2
-    """How often something is tried again after an infra fault."""
+    sample_seconds: Positive | None = None
+    """Deadline of one try of a call. Not set: `execution_seconds / (retries + 2)`, so that all tries fit."""
+    retries: Retries = 2
+    """How often a call, a sandbox or a grade is tried again after an infra fault."""
+
+    @property
+    def try_seconds(self) -> float:
+        """The deadline of one try of a call, whether it is set or not."""
+        return self.sample_seconds or self.execution_seconds / (self.retries + 2)
 
 
 class RewardConfig(Section):
@@ -168,7 +180,7 @@ class OptimizerConfig(Section):
     """Decay of the second moment."""
     token_budget: Count = 8192
     """The most tokens in a micro-batch."""
-    updates_per_step: Count = 1
+    updates_per_step: Batch = 1
     """The data of a step are learnt from in so many optimizer steps."""
 
 
@@ -181,7 +193,7 @@ class StageConfig(Section):
     """Learning rate of the Executor."""
     designer: Positive | None = None
     """Learning rate of the Designer."""
-    epochs: Count = 1
+    epochs: Batch = 1
     """How often the data of a step are learnt from; the clipped ratio bounds how far that goes."""
 
 
@@ -192,7 +204,7 @@ class EvaluationConfig(Section):
     """So many steps; 0: never."""
     tasks: Count = 64
     """How many of the held-out ones."""
-    samples: Count = 1
+    samples: Batch = 1
     """Executions of each task."""
 
 
@@ -205,6 +217,8 @@ class RunConfig(Section):
     """The newest so many."""
     rollouts_every: Count = 1
     """The trees of every so many steps are written."""
+    stop_after_failed_steps: Natural = 3
+    """Stop after so many steps in a row in which no design could run; 0 never stops."""
     loggers: list[Literal["tensorboard", "wandb", "trackio", "mlflow"]] = Field(default_factory=list)
     """Where metrics go besides the run directory."""
 
@@ -212,7 +226,7 @@ class RunConfig(Section):
 class Config(Section):
     """What stands before the first section."""
 
-    seed: Natural = 0
+    seed: Seed = 0
     """Everything that is drawn depends on it."""
     steps: Count
     """Training steps in all."""
@@ -253,6 +267,24 @@ def _contradictions(config: Config) -> Iterator[str]:
         yield (
             f"evaluation.tasks = {evaluation.tasks} is more than are held out: "
             f"write evaluation.tasks = {held_out}, or tasks.held_out = {evaluation.tasks}"
+        )
+    yield from _late(config.rollout)
+
+
+def _late(rollout: RolloutConfig) -> Iterator[str]:
+    """Limits that the deadline of an execution would cut off."""
+    shares, whole = rollout.retries + 2, rollout.execution_seconds
+    if (rollout.retries + 1) * rollout.try_seconds > whole:
+        yield (
+            f"rollout.sample_seconds = {rollout.try_seconds:g} with {rollout.retries} retries does not fit into "
+            f"rollout.execution_seconds = {whole:g}: write rollout.sample_seconds = {whole / shares:g}, "
+            f"or rollout.execution_seconds = {rollout.try_seconds * shares:g}"
+        )
+    if rollout.cpu_seconds > whole / 4:
+        yield (
+            f"rollout.cpu_seconds = {rollout.cpu_seconds:g} is more than a quarter of rollout.execution_seconds = "
+            f"{whole:g}, so scripts that compute would be late and not at fault: write rollout.cpu_seconds = "
+            f"{whole / 4:g}, or rollout.execution_seconds = {4 * rollout.cpu_seconds:g}"
         )
 
 

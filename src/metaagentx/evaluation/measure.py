@@ -18,7 +18,7 @@ from ..progress import Counter
 from ..rollout import Resources, RolloutOptions
 from ..runs.files import held
 from ..types import JSON, Task
-from ..workflow.validate import validate
+from ..workflow.validate import Limits, validate
 from .ballot import elect
 from .figures import mean_tokens
 from .methods import Method
@@ -82,6 +82,7 @@ async def evaluate(
 def _check(methods: Sequence[Method], task_sets: TaskSets, options: EvaluationOptions) -> None:
     names = [method.name for method in methods]
     plain = {method.name for method in methods if not method.matches}
+    limits = Limits(calls=options.rollout.limits.calls)
     if not names or len(set(names)) < len(names):
         raise MetaAgentXError(f"an evaluation needs methods of different names, and not: {', '.join(names) or 'none'}")
     if options.samples < 1:
@@ -91,7 +92,7 @@ def _check(methods: Sequence[Method], task_sets: TaskSets, options: EvaluationOp
     for method in methods:
         if method.matches and method.matches not in plain:
             raise MetaAgentXError(f"{method.name} has the budget of {method.matches}: measure that as well")
-        for problem in validate(method.script) if method.script is not None else ():
+        for problem in validate(method.script, limits) if method.script is not None else ():
             raise MetaAgentXError(f"the script of {method.name} cannot run: {problem}")
     for name, tasks in task_sets.items():
         if len({task.id for task in tasks}) < max(1, len(tasks)):

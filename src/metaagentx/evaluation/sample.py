@@ -40,7 +40,8 @@ class Sampler:
 
     async def _design(self, method: Method, task: Task, path: tuple[object, ...]) -> Design:
         if method.designer is not None:
-            return await write_script(task, method.designer, seed_of(*path), self.options.manual)
+            options = self.options
+            return await write_script(task, method.designer, seed_of(*path), options.manual, options.limits.calls)
         assert method.script is not None
         return Design(Call(Role.DESIGNER, "", (), ""), method.script, pattern=pattern_of(method.script))
 

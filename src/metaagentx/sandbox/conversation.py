@@ -147,6 +147,8 @@ class Conversation:
             self._stop(Verdict.CPU, f"{cpu_seconds:.2f} s of processor time; {limits.cpu_seconds:g} s are allowed")
         elif limits.turn_cpu_seconds is not None and cpu_seconds - self._turn_cpu_base > limits.turn_cpu_seconds:
             self._stop(Verdict.CPU, f"more than {limits.turn_cpu_seconds:g} s of processor time at a stretch")
+        elif self._idle(cpu_seconds, now - turn) > limits.idle_seconds:
+            self._stop(Verdict.WALL, f"it slept for more than {limits.idle_seconds:g} s in all")
         elif now < self._window_started + limits.wall_seconds:
             self._tick_after(_TICK_SECONDS)
         elif cpu_seconds - self._window_cpu >= _STARVED_SHARE * limits.wall_seconds:
@@ -155,6 +157,9 @@ class Conversation:
             self._tick_after(_TICK_SECONDS)
         else:
             self._stop(Verdict.WALL, f"no sign of life for {limits.wall_seconds:g} s")
+
+    def _idle(self, cpu_seconds: float, this_turn: float = 0.0) -> float:
+        return max(0.0, self._turn_seconds + this_turn - cpu_seconds / _STARVED_SHARE)
 
     def _stop(self, verdict: Verdict, detail: str) -> None:
         """Kill the child for this reason; the first reason counts."""
@@ -317,6 +322,7 @@ class Conversation:
             stderr=ended.stderr.decode("utf-8", "replace"),
             cpu_seconds=ended.cpu_seconds,
             turn_seconds=self._turn_seconds,
+            idle_seconds=self._idle(ended.cpu_seconds),
             memory_bytes=ended.memory_bytes,
             exit_code=None if os.WIFSIGNALED(ended.status) or ended.failure else os.WEXITSTATUS(ended.status),
             asks=self._asks,

@@ -135,7 +135,7 @@ class Sandbox:
         return result
 
     def _refused(self, why: str) -> Result:
-        return Result(Verdict.INFRA, why, None, "", "", 0.0, 0.0, 0, None, 0, self.tier)
+        return Result(Verdict.INFRA, why, None, "", "", 0.0, 0.0, 0.0, 0, None, 0, self.tier)
 
     # --- children and servers
 

@@ -42,6 +42,7 @@ class Programs:
         self._run = run
         self._on_ask = on_ask
         self._cpu_left = limits.cpu_seconds
+        self._idle_left = limits.idle_seconds
         self._one_at_a_time = asyncio.Lock()  # so that all of them together keep to the budget
 
     async def answer(self, body: JSON) -> JSON:
@@ -57,6 +58,8 @@ class Programs:
             return {"error": "a program is asked for with code, stdin and timeout"}
         if self._cpu_left <= 0:
             raise BudgetExceeded(f"its programs used all of its {self._limits.cpu_seconds:g} s of processor time")
+        if self._idle_left <= 0:
+            raise BudgetExceeded(f"its programs slept for more than {self._limits.idle_seconds:g} s in all")
         seconds = float(min(max(seconds, 0.1), self._limits.wall_seconds))  # an integer may be too large for a float
         limits = replace(
             self._limits,
@@ -70,6 +73,7 @@ class Programs:
     def _reply(self, result: Result) -> JSON:
         if result.verdict is Verdict.INFRA:
             raise Infra(result.detail)
+        self._idle_left -= result.idle_seconds
         self._cpu_left -= max(result.cpu_seconds, min(result.turn_seconds, QUICK_SECONDS))
         failed = result.verdict is not Verdict.OK
         notes = "" if result.verdict in (Verdict.OK, Verdict.SCRIPT_ERROR) else f"{result.verdict}: {result.detail}\n"

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from math import inf
 
 from ..errors import MetaAgentXError
 from .frames import JSON
@@ -55,6 +56,9 @@ class Limits:
     """Processor time in all. Decides the verdict; the run is killed at the next whole second."""
     wall_seconds: float = 30.0
     """Time for one turn: from the code or a reply going in until the next ask or the end comes out."""
+    idle_seconds: float = inf
+    """How long it may sleep in all: time of its turns beyond what its processor time explains on a crowded machine.
+    As much again for the programs it has run."""
     turn_cpu_seconds: float | None = None
     """Processor time for one turn, looked at four times a second; None: only the sum counts."""
     memory_bytes: int = 512 << 20
@@ -84,6 +88,8 @@ class Result:
     """As the kernel counted it; for a run of a few milliseconds as the run itself reports."""
     turn_seconds: float
     """Wall-clock time of the run's own turns, without its waits for the host."""
+    idle_seconds: float
+    """What of it the processor time does not explain, even on a crowded machine."""
     memory_bytes: int
     """The most it had in memory, as the run itself reports when it ended well."""
     exit_code: int | None

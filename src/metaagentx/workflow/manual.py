@@ -15,7 +15,7 @@ from .messages import Context, Message
 from .node import WorkflowNode
 from .protocol import INSTRUCTION
 from .structure import CONSTRUCTORS
-from .validate import MODULES, Limits
+from .validate import MAX_CALLS, MODULES, Limits
 
 EXAMPLES = Path(__file__).parent / "examples"
 # Public to the other modules of the package, of no use to a script.
@@ -92,13 +92,12 @@ def language_page() -> str:
     return _FOR_PEOPLE + language_manual()
 
 
-def language_manual() -> str:
-    """The whole manual, as Markdown."""
-    return "\n".join([_introduction(), _reference(), _examples()])
+def language_manual(calls: int = MAX_CALLS) -> str:
+    """The whole manual, as Markdown, for executions that may make so many model calls."""
+    return "\n".join([_introduction(Limits(calls=calls)), _reference(), _examples()])
 
 
-def _introduction() -> str:
-    limits = Limits()
+def _introduction(limits: Limits) -> str:
     bounds = (
         f"{limits.characters} characters, {limits.agents} agents, max_turns {limits.turns}, "
         f"{limits.rounds} rounds or iterations, {limits.calls} model calls in the worst case"

@@ -40,6 +40,10 @@ _REASONS = {
 }
 
 
+MAX_CALLS = 64
+"""Model calls of one execution, for validator, manual and executor alike, unless a recipe sets `rollout.calls`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """How large a script and its workflow may be."""
@@ -52,7 +56,7 @@ class Limits:
     """num_rounds, num_iterations, max_iterations"""
     steps: int = 100
     """max_steps of a graph"""
-    calls: int = 256
+    calls: int = MAX_CALLS
     """model calls of one run, where the text tells how many there can be"""
 
 
