@@ -12,7 +12,8 @@ from metaagentx.coldstart import Bill, Row, read_rows
 from metaagentx.collection import ColdStart, Teacher, describe, row_targets, run_cold_start, teacher_config
 from metaagentx.config.bundled import find_recipe
 from metaagentx.errors import MetaAgentXError
-from metaagentx.session import Lesson, mixture_of, teacher_tasks
+from metaagentx.session import Lesson, teacher_tasks
+from metaagentx.settings import mixture_of
 from metaagentx.types import Role
 
 SORTING = "gym:number_sorting?max_numbers=4"

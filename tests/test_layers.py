@@ -29,6 +29,7 @@ LAYERS = [
     {"teacher", "coldstart"},
     {"standstill"},
     {"trainer", "sft"},
+    {"preflight"},
     {"session"},
     {"evaluation", "collection"},
     {"report", "viewer", "doctor"},

@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -21,6 +21,7 @@ from metaagentx.backends.scripted import ScriptedPolicy
 from metaagentx.errors import MetaAgentXError
 from metaagentx.policy import Policy
 from metaagentx.runs import Best, Run, rollout_from_json, rollout_to_json
+from metaagentx.runs.files import held
 from metaagentx.types import (
     JSON,
     AssertTest,
@@ -40,6 +41,7 @@ from metaagentx.types import (
     StdinTest,
     Task,
 )
+from tests.nobody import as_nobody, public_directory
 
 PAGE = (Path(__file__).parent.parent / "docs" / "runs.md").read_text()
 CONFIG = 'name = "first"\nsteps = 12\n'
@@ -727,6 +729,100 @@ def test_half_a_line_is_taken_back(tmp_path: Path) -> None:
 
 
 # The documentation
+
+
+# Places that are not as they should be
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "reading"),
+    [
+        ("", 0o700, lambda run: Run.open(run.directory)),
+        ("run.json", 0o600, lambda run: Run.open(run.directory)),
+        ("config.toml", 0o600, lambda run: run.config_text),
+        ("metrics.jsonl", 0o600, lambda run: run.metrics()),
+        ("metrics.jsonl", 0o600, lambda run: Run.resume(run.directory)),
+        ("checkpoints", 0o700, lambda run: run.next_step),
+        ("checkpoints/000002", 0o700, lambda run: run.checkpoint),
+        ("best", 0o600, lambda run: run.best),
+        ("rollouts/000000.jsonl", 0o600, lambda run: run.rollouts(0)),
+        ("rollouts", 0o700, lambda run: run.rollouts(0)),
+        ("lock", 0o644, lambda run: run.__enter__()),
+    ],
+)
+def test_what_a_colleague_may_not_read_is_named_with_its_mode(
+    name: str, mode: int, reading: Callable[[Run], object]
+) -> None:
+    with public_directory() as home:
+        with Run.create(home / "run", CONFIG) as run:
+            train(run, 2)
+            run.mark_best(2, 0.5)
+        (home / "run" / name).chmod(mode)
+        said = as_nobody(lambda: reading(run))
+    assert re.match(rf"refused: {re.escape(str(home / 'run'))}\S* (cannot|could not) be \w+ \(Permission denied", said)
+    assert "\n" not in said
+    if name != "lock":
+        assert f"{'mode drwx' if mode == 0o700 else 'mode -rw-'}------, owner root): " in said
+        assert f"chmod a+{'rx' if mode == 0o700 else 'r'} {home / 'run' / name}".rstrip("/") in said
+
+
+def test_a_link_that_leads_nowhere_is_no_place_for_a_run(directory: Path) -> None:
+    directory.parent.mkdir()
+    directory.symlink_to("nothing")
+    for use in (
+        lambda: Run.create(directory, CONFIG),
+        lambda: Run.open(directory),
+        lambda: held(directory).__enter__(),
+    ):
+        with pytest.raises(MetaAgentXError, match=r"first is a symbolic link that leads nowhere \(to nothing\)"):
+            use()
+    assert [path.name for path in directory.parent.iterdir()] == ["first"]
+    (directory.parent / "nothing").mkdir()
+    Run.create(directory, CONFIG)
+    assert directory.is_symlink() and Run.open(directory.parent / "nothing").config_text == CONFIG
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_run_that_is_moved_while_it_is_in_use_says_so(directory: Path, replaced: bool) -> None:
+    with Run.create(directory, CONFIG) as run:
+        train(run, 2)
+        directory.rename(directory.with_name("moved"))
+        if replaced:
+            Run.create(directory, CONFIG)
+        with pytest.raises(MetaAgentXError, match=r"first was moved or removed while it was in use: put it back"):
+            train(run, 4)
+        with pytest.raises(MetaAgentXError, match=r"first was moved or removed while it was in use"):
+            run.mark_best(2, 0.5)
+        if not replaced:
+            with pytest.raises(MetaAgentXError, match=r"first was moved or removed while it was in use"):
+                run.log("hello")
+        run.discard()
+    assert Run.open(directory.with_name("moved")).next_step == 2
+    assert directory.exists() == replaced
+
+
+@pytest.mark.parametrize("name", ["lock", "metrics.jsonl", "config.toml", "best", "run.json"])
+def test_a_directory_where_a_file_should_be_is_one_line(directory: Path, name: str) -> None:
+    run = Run.create(directory, CONFIG)
+    (directory / name).unlink(missing_ok=True)
+    (directory / name).mkdir()
+    with pytest.raises(MetaAgentXError, match=rf"{name} is a directory|first could not be written \(Is a directory\)"):
+        Run.open(directory)
+        print(run.config_text, run.metrics(), run.best, run.__enter__())
+
+
+def test_a_file_where_a_directory_should_be_is_one_line(directory: Path) -> None:
+    run = Run.create(directory, CONFIG)
+    (directory / "rollouts").rmdir()
+    (directory / "rollouts").touch()
+    with pytest.raises(MetaAgentXError, match=r"first could not be written \(File exists\): the last good state"), run:
+        pass
+    (directory / "file").touch()
+    with pytest.raises(MetaAgentXError, match=r"file/run could not be written \(Not a directory\)"):
+        Run.create(directory / "file" / "run", CONFIG)
+
+
+# Documentation
 
 
 def test_the_documentations_example_runs(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from .cli_recipes import recipes_app
 from .cli_report import report_command
 from .cli_tasks import tasks_app
 from .cli_train import train
-from .errors import MetaAgentXError
+from .errors import MetaAgentXError, path_problem
 
 EXTRAS = {
     **dict.fromkeys(("torch", "transformers", "tokenizers", "peft", "safetensors", "jinja2"), "local,tasks"),
@@ -93,4 +93,10 @@ def main() -> None:
         if package not in EXTRAS:
             raise
         typer.echo(f"metaagentx: {package} is not installed: pip install 'metaagentx[{EXTRAS[package]}]'", err=True)
+        sys.exit(2)
+    except OSError as error:
+        problem = path_problem(error)
+        if problem is None:
+            raise
+        typer.echo(f"metaagentx: {problem}", err=True)
         sys.exit(2)

@@ -75,13 +75,15 @@ def sft(  # noqa: PLR0913, PLR0917  options of a command
     import asyncio
 
     from .coldstart import read_rows
+    from .preflight import check_model_setting, check_new
     from .runs.files import explained, held
     from .runs.work import same_settings
     from .session import teach_model
     from .sft import SftOptions, sft_settings
 
-    if out.exists():
-        raise MetaAgentXError(f"{out} is there already: remove it or choose another place")
+    check_new(out)
+    check_model_setting(model)
+    chats = read_rows(rows)
     options = SftOptions(
         steps=steps,
         rows_per_step=rows_per_step,
@@ -91,7 +93,6 @@ def sft(  # noqa: PLR0913, PLR0917  options of a command
         seed=seed,
     )
     work = out.with_name(f"{out.name}.work")
-    chats = read_rows(rows)
     with held(work), explained(str(work), "make room, and the same command goes on"):
         settings = sft_settings(chats, model, options)
         same_settings(work / "settings.json", settings, "--out", [work / "new", work / "sft" / "state.json"])

@@ -12,6 +12,7 @@ from .config import Config, load_config
 from .config.toml import quote
 from .errors import MetaAgentXError
 from .policy import Policy
+from .preflight import check_place, prepare_tasks
 from .runs.files import explained, held
 from .runs.work import same_settings
 from .session import TEACHER_ROLLOUT, Lesson, ask_teacher
@@ -115,6 +116,9 @@ async def run_cold_start(request: ColdStart) -> tuple[list[Row], Bill]:
         batch=request.batch,
         targets=request.targets,
     )
+    check_place(request.out, "choose another directory with --out")
+    tasks = config.tasks.model_copy(update={"train": request.tasks or config.tasks.train})
+    await prepare_tasks(config.model_copy(update={"tasks": tasks}))
     with held(request.out), explained(str(request.out), "make room, and the same command goes on"):
         work = [*sorted(request.batches.glob("batch-*.jsonl")), request.rows]
         same_settings(request.out / "settings.json", _settings(config, lesson, request.teacher), "--out", work)

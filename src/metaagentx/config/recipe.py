@@ -1,29 +1,84 @@
 """Reading recipes: a file, then overrides, then the check of the whole."""
 
+import copy
 import difflib
 import re
 import tomllib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from ..errors import MetaAgentXError
+from ..errors import MetaAgentXError, access_problem
+from .bundled import is_bundled
 from .describe import explain
+from .paths import PATH_KEYS, change_paths, resolved
 from .sections import Config
-from .toml import quote
+from .toml import quote, write_value
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A recipe that was read and checked."""
+
+    file: Path
+    config: Config
+    """With absolute paths."""
+    written: Config
+    """With paths as they are written."""
+    overridden: frozenset[str]
+    """Those of `PATH_KEYS` that an override set."""
+
+    def origin(self, key: str) -> str:
+        """Where a relative path was written, in brackets; nothing for a path that is absolute."""
+        section, _, name = key.partition(".")
+        written, config = (getattr(getattr(whole, section), name) for whole in (self.written, self.config))
+        if written == config:
+            return ""
+        where = "--set, from the working directory" if key in self.overridden else str(self.file)
+        return f" ({key} = {write_value(written)} in {where})"
 
 
 def load_config(path: Path | None, overrides: Sequence[str] = (), *, trained: bool = True) -> Config:
-    """A recipe with overrides such as `rollout.designs=8` or `stages.0.executor=1e-4`, checked.
+    """A recipe with overrides such as `rollout.designs=8` or `stages.0.executor=1e-4`, checked; paths are absolute.
 
     Without a path the overrides are all there is. Where nothing is trained, nothing must be there to compare.
     """
+    return load_recipe(path, overrides, trained=trained).config
+
+
+def load_recipe(
+    path: Path | None, overrides: Sequence[str] = (), bases: Sequence[Path] = (), *, trained: bool = True
+) -> Recipe:
+    """The same with where its paths come from.
+
+    Relative paths in the file are meant from its directory, or from the first of `bases` where they exist; those of a
+    bundled recipe and of overrides from the working directory.
+    """
     recipe = _read(path) if path else {}
-    name = path or "without a recipe"
+    name = path or Path("without a recipe")
+    written = copy.deepcopy(recipe)
+    change_paths(recipe, resolved(bases or _bases(name)))
     for override in overrides:
-        _apply(recipe, override, f"{name} with --set {quote(override)}")
+        for target in (written, recipe):
+            _apply(target, override, f"{name} with --set {quote(override)}")
+    change_paths(recipe, resolved([Path.cwd()]))  # the file's own are absolute by now
+    keys = [override.partition("=")[0].strip() for override in overrides]
+    overridden = frozenset(key for key in PATH_KEYS for given in keys if f"{key}.".startswith(f"{given}."))
+    config, as_written = (_check(settings, name, overrides, trained) for settings in (recipe, written))
+    return Recipe(name, config, as_written, overridden)
+
+
+def _bases(path: Path) -> list[Path]:
+    """What relative paths in a file are relative to. A file that is no file, such as a pipe, is nowhere."""
+    if is_bundled(path) or not path.is_file():
+        return [Path.cwd()]
+    return [path.parent, path.resolve().parent]  # other than the first if the recipe is a link
+
+
+def _check(recipe: dict[str, Any], name: Path, overrides: Sequence[str], trained: bool) -> Config:
     try:
         return Config.model_validate(recipe, context={"trained": trained})
     except ValidationError as error:
@@ -43,6 +98,8 @@ def _is_about(text: str, override: str) -> bool:
 def _read(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text("utf-8-sig")
+    except PermissionError:
+        raise MetaAgentXError(access_problem(path)) from None
     except OSError as error:
         near = difflib.get_close_matches(path.name, [file.name for file in path.parent.glob("*.toml")], n=1)
         fix = f"did you mean {path.parent / near[0]}?" if near else "give the path of a recipe, a TOML file"

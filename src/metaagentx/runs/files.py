@@ -13,15 +13,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..errors import MetaAgentXError
+from ..errors import MetaAgentXError, path_problem
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_CURABLE = (*_FULL, errno.EROFS, errno.EACCES, errno.EIO)
+_IN_THE_WAY = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP, errno.ENAMETOOLONG)
+_CURABLE = (*_FULL, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, *_IN_THE_WAY)
 
 
 @contextmanager
 def explained(what: str, cure: str) -> Iterator[None]:
-    """A disk that is full or refuses to be written becomes one line. Other errors pass."""
+    """A disk that is full, refuses to be written or is not as it was becomes one line. Other errors pass."""
     try:
         yield
     except Exception as error:
@@ -29,6 +30,34 @@ def explained(what: str, cure: str) -> Iterator[None]:
         if reason is None:
             raise
         raise MetaAgentXError(f"{what} could not be written ({reason}): {cure}") from error
+
+
+@contextmanager
+def explained_reading() -> Iterator[None]:
+    """A file that may not be read, or is not what it should be, becomes one line that names it."""
+    try:
+        yield
+    except OSError as error:
+        problem = path_problem(error, "read")
+        if problem is None:
+            raise
+        raise MetaAgentXError(problem) from error
+
+
+def exists(path: Path) -> bool:
+    """Whether it is there. That it may not be looked at is an error, not a no."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
+def refuse_dangling(path: Path) -> None:
+    """A symbolic link that leads nowhere is no place to write to."""
+    if path.is_symlink() and not path.exists():
+        target = path.readlink()
+        raise MetaAgentXError(f"{path} is a symbolic link that leads nowhere (to {target}): remove it or name another")
 
 
 def _refusal(error: Exception) -> str | None:
@@ -185,6 +214,7 @@ def lock_holder(path: Path) -> str:
 @contextmanager
 def held(directory: Path) -> Iterator[None]:
     """A directory that no other process writes to, as long as this lasts."""
+    refuse_dangling(directory)
     with explained(str(directory), "choose another directory"):
         try:
             directory.mkdir(parents=True, exist_ok=True)

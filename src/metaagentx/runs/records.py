@@ -95,7 +95,7 @@ def read_object(path: Path) -> dict[str, JSON]:
     """The object of a file, if it has our format."""
     try:
         value = json.loads(path.read_bytes())
-    except ValueError:
+    except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict) or "format" not in value:
         raise MetaAgentXError(f"{path} is damaged or not ours: it is no JSON object with a format")

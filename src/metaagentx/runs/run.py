@@ -5,7 +5,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Self, TypeAlias
@@ -27,21 +27,24 @@ class Run:
         self.directory = directory
         self._lock: int | None = None
         self._steps = 0  # finished, while the lock is held
+        self._made: os.stat_result | None = None  # the directory, if it was made through this object
 
     @classmethod
     def create(cls, directory: Path, config_text: str, recipe: str = "") -> Self:
         """A new run. `recipe` is the name of the recipe it follows, for people."""
         with _new_run(directory, config_text, {"recipe": recipe, "forked_from": None}):
             pass
-        return cls(directory)
+        return cls(directory)._new()
 
     @classmethod
     def open(cls, directory: Path) -> Self:
         """A run to read."""
-        if not (directory / "run.json").is_file():
-            missing = "is no run: it has no run.json" if directory.exists() else "does not exist"
-            raise MetaAgentXError(f"{directory} {missing}")
-        records.read_object(directory / "run.json")
+        files.refuse_dangling(directory)
+        with files.explained_reading():
+            if not files.exists(directory / "run.json"):
+                missing = "is no run: it has no run.json" if directory.exists() else "does not exist"
+                raise MetaAgentXError(f"{directory} {missing}")
+            records.read_object(directory / "run.json")
         return cls(directory)
 
     @classmethod
@@ -74,7 +77,17 @@ class Run:
             (place / "state.json").write_bytes(records.state_line(step, best, state.extra))
             if best:
                 (unfinished / "best").write_bytes(records.best_line(best))
-        return cls(directory)
+        return cls(directory)._new()
+
+    def _new(self) -> Self:
+        self._made = self.directory.stat()
+        return self
+
+    def discard(self) -> None:
+        """Remove a run that this object made and nobody trained, if it is still there."""
+        with suppress(OSError):
+            if self._made and not self.begun and os.path.samestat(self._made, self.directory.stat()):
+                shutil.rmtree(self.directory)
 
     def __enter__(self) -> Self:
         lock = self.directory / "lock"
@@ -100,7 +113,15 @@ class Run:
     @property
     def config_text(self) -> str:
         """The whole configuration, itself a recipe."""
-        return (self.directory / "config.toml").read_bytes().decode()
+        with files.explained_reading():
+            return (self.directory / "config.toml").read_bytes().decode()
+
+    @property
+    def made_at(self) -> Path | None:
+        """The directory that the run was made in, which is another one after a move; None if it does not say."""
+        with files.explained_reading():
+            place = records.read_object(self.directory / "run.json").get("directory")
+        return Path(place) if isinstance(place, str) else None
 
     @property
     def recipe(self) -> str:
@@ -111,8 +132,10 @@ class Run:
     @property
     def checkpoints(self) -> dict[int, Path]:
         """Complete checkpoints by the number of steps done, in that order."""
-        found = (self.directory / "checkpoints").glob("*/state.json")
-        return dict(sorted(_numbered(file.parent for file in found)))
+        with files.explained_reading():  # not by glob, which passes over what it may not read
+            place = self.directory / "checkpoints"
+            paths = list(place.iterdir()) if files.exists(place) else []
+            return {step: path for step, path in sorted(_numbered(paths)) if files.exists(path / "state.json")}
 
     @property
     def checkpoint(self) -> Path | None:
@@ -128,7 +151,8 @@ class Run:
     def best(self) -> Best | None:
         """What `mark_best` said last."""
         path = self.directory / "best"
-        return records.read_best(path) if path.exists() else None
+        with files.explained_reading():
+            return records.read_best(path) if files.exists(path) else None
 
     def checkpoint_at(self, step: int) -> Path:
         """The checkpoint after that many steps."""
@@ -140,14 +164,16 @@ class Run:
 
     def metrics(self) -> list[dict[str, JSON]]:
         """What each finished step measured."""
-        return list(records.read_lines(self.directory / "metrics.jsonl"))
+        with files.explained_reading():
+            return list(records.read_lines(self.directory / "metrics.jsonl"))
 
     def rollouts(self, step: int) -> list[Rollout]:
         """The rollouts of a step, without tokens."""
         path = self._rollouts_file(step)
-        if not path.is_file():
-            raise MetaAgentXError(f"{path} does not exist: no rollouts of step {step} were written")
-        return read_rollouts(path)
+        with files.explained_reading():
+            if not files.exists(path):
+                raise MetaAgentXError(f"{path} does not exist: no rollouts of step {step} were written")
+            return read_rollouts(path)
 
     @property
     def begun(self) -> bool:
@@ -251,8 +277,10 @@ class Run:
     def _metrics_below(self, steps: int) -> bytes:
         """The lines of the first `steps` steps, as they stand in the file."""
         path = self.directory / "metrics.jsonl"
-        if not path.is_file():
-            raise MetaAgentXError(f"{path} is missing")
+        with files.explained_reading():
+            if not files.exists(path):
+                raise MetaAgentXError(f"{path} is missing")
+            data = path.read_bytes()
         found = 0
         for step, line in zip(range(steps), records.read_lines(path), strict=False):
             if line.get("step") != step:
@@ -260,7 +288,7 @@ class Run:
             found += 1
         if found < steps:
             raise MetaAgentXError(f"{path} ends before step {found}, but there is a checkpoint of step {steps}")
-        return b"".join(path.read_bytes().splitlines(keepends=True)[:steps])
+        return b"".join(data.splitlines(keepends=True)[:steps])
 
     def _rollouts_file(self, step: int) -> Path:
         return self.directory / "rollouts" / f"{step:06d}.jsonl"
@@ -268,17 +296,38 @@ class Run:
     def _must_be_entered(self) -> None:
         if self._lock is None:
             raise RuntimeError("a run is written inside `with`, which holds its lock")
+        self.must_be_here()
 
-    def _explained(self, what: Path) -> AbstractContextManager[None]:
+    def must_be_here(self) -> None:
+        """The directory is still the one that was entered, and was not moved, removed or replaced."""
+        try:
+            here = (self.directory / "lock").stat()
+        except OSError:
+            here = None
+        if self._lock is not None and (here is None or not os.path.samestat(here, os.fstat(self._lock))):
+            raise MetaAgentXError(
+                f"{self.directory} was moved or removed while it was in use: put it back and go on with: "
+                f"{resume_command(self.directory)}, or resume it where it is now"
+            )
+
+    @contextmanager
+    def _explained(self, what: Path) -> Iterator[None]:
         good = f"the last good state is step {self.next_step}"
-        return files.explained(str(what), f"{good}; when that is mended, go on with: {resume_command(self.directory)}")
+        cure = f"{good}; when that is mended, go on with: {resume_command(self.directory)}"
+        try:
+            with files.explained(str(what), cure):
+                yield
+        except MetaAgentXError:
+            self.must_be_here()
+            raise
 
 
 @contextmanager
 def _new_run(directory: Path, config_text: str, origin: Mapping[str, JSON]) -> Iterator[Path]:
     """A run that is being made, beside its place; it is there when it is complete."""
-    _refuse_existing(directory)
-    unfinished = directory.absolute().with_name(f".{directory.absolute().name}.unfinished")
+    refuse_existing(directory)
+    place = directory.resolve() if directory.is_symlink() else directory.absolute()
+    unfinished = place.with_name(f".{place.name}.unfinished")
     with files.explained(str(directory), "nothing was made of it"):
         unfinished.mkdir(parents=True, exist_ok=True)
         lock = files.take_lock(unfinished / "lock")
@@ -289,7 +338,8 @@ def _new_run(directory: Path, config_text: str, origin: Mapping[str, JSON]) -> I
             for remains in [path for path in unfinished.iterdir() if path.name != "lock"]:
                 shutil.rmtree(remains) if remains.is_dir() else remains.unlink()
             created = datetime.now().astimezone().isoformat(timespec="seconds")
-            about: JSON = {"format": records.FORMAT, "created": created, **origin}
+            about: dict[str, JSON] = {"format": records.FORMAT, "created": created, **origin}
+            about["directory"] = str(directory.absolute())
             (unfinished / "run.json").write_bytes(records.json_line(about))
             (unfinished / "config.toml").write_bytes(config_text.encode())
             (unfinished / "metrics.jsonl").touch()
@@ -297,8 +347,8 @@ def _new_run(directory: Path, config_text: str, origin: Mapping[str, JSON]) -> I
             (unfinished / "checkpoints").mkdir()
             yield unfinished
             files.flush_all(unfinished)
-            _refuse_existing(directory)
-            unfinished.rename(directory)
+            refuse_existing(directory)
+            unfinished.rename(place)
             files.flush(unfinished.parent)
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -307,12 +357,15 @@ def _new_run(directory: Path, config_text: str, origin: Mapping[str, JSON]) -> I
         os.close(lock)
 
 
-def _refuse_existing(directory: Path) -> None:
-    if (directory / "run.json").exists():
-        command = resume_command(directory)
-        raise MetaAgentXError(f"{directory} is a run already: go on with `{command}` or choose another name")
-    if directory.exists() and not (directory.is_dir() and next(directory.iterdir(), None) is None):
-        raise MetaAgentXError(f"{directory} exists and is no run: choose another name")
+def refuse_existing(directory: Path) -> None:
+    """A new run needs a place where nothing is, or an empty directory."""
+    files.refuse_dangling(directory)
+    with files.explained_reading():
+        if files.exists(directory / "run.json"):
+            command = resume_command(directory)
+            raise MetaAgentXError(f"{directory} is a run already: go on with `{command}` or choose another name")
+        if directory.exists() and not (directory.is_dir() and next(directory.iterdir(), None) is None):
+            raise MetaAgentXError(f"{directory} exists and is no run: choose another name")
 
 
 def resume_command(directory: Path) -> str:
