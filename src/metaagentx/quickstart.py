@@ -138,7 +138,9 @@ async def everything(
 
 async def _parts(recipe: Path, config: Config, places: Places, say: Callable[[str], None], size: Size) -> Evaluation:
     settings = {**_settings(config), "cold start": cold_settings(size)}
-    same_settings(places.settings, settings, "--dir", [*places.batches.glob("*.jsonl"), places.rows, places.run])
+    same_settings(
+        places.settings, settings, "--dir", [*places.batches.glob("*.jsonl"), places.rows, places.student, places.run]
+    )
     began = time.monotonic()
     say("1 of 4  cold start: a programmed teacher solves tasks, and a new small model learns from it")
     await cold_start(config, places, size)
