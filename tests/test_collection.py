@@ -2,14 +2,20 @@
 
 import asyncio
 import json
+import re
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from typer.core import TyperGroup
+from typer.main import get_command
 
+from metaagentx.cli import app
 from metaagentx.coldstart import Bill, Row, read_rows
 from metaagentx.collection import ColdStart, Teacher, describe, row_targets, run_cold_start, teacher_config
+from metaagentx.config import RolloutConfig, load_config
 from metaagentx.config.bundled import find_recipe
 from metaagentx.errors import MetaAgentXError
 from metaagentx.session import Lesson, teacher_tasks
@@ -182,3 +188,34 @@ def test_a_teacher_that_cannot_be_asked_is_one_line_and_leaves_nothing(
         asyncio.run(run_cold_start(ColdStart(out=tmp_path / "out", tasks=SORTING, teacher=teacher)))
     assert str(caught.value).startswith(words) and "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
+
+
+PAGE = (Path(__file__).parents[1] / "docs" / "coldstart.md").read_text()
+
+
+def test_the_pages_commands_are_as_the_command_line_has_them() -> None:
+    group = get_command(app)
+    assert isinstance(group, TyperGroup)
+    blocks = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
+    lines = [shlex.split(line)[1:] for block in blocks for line in block.splitlines() if line.startswith("metaagentx ")]
+    assert {name for name, *_ in lines} == {"coldstart", "sft", "train"} and len(lines) > 5
+    for name, *words in lines:
+        parsed = group.commands[name].make_context(name, words).params
+        if recipe := parsed.get("recipe"):
+            assert load_config(find_recipe(recipe), parsed["overrides"] or [])
+
+
+@pytest.mark.parametrize("name", ["coldstart", "sft"])
+def test_the_page_has_every_option_with_its_default(name: str) -> None:
+    group = get_command(app)
+    assert isinstance(group, TyperGroup)
+    heading = {"coldstart": "## Options of `metaagentx coldstart`", "sft": "## SFT"}[name]
+    table = PAGE.partition(heading)[2].partition("| option |")[2].partition("\n\n")[0]
+    rows = dict(re.findall(r"^\| `([^`]+)` \| ([^|]*) \|", table, re.MULTILINE))
+    parameters = {p.opts[0] if p.opts[0].startswith("-") else p.opts[0].upper(): p for p in group.commands[name].params}
+    assert rows.keys() == parameters.keys() - {"--help"}
+    for option, parameter in parameters.items():
+        if isinstance(parameter.default, int | float) and not isinstance(parameter.default, bool):
+            assert float(rows[option]) == parameter.default, option
+    for key, default in re.findall(r"^\| `rollout\.(\w+)` \| ([\d.]+) \|", PAGE, re.MULTILINE):
+        assert getattr(RolloutConfig(), key) == float(default)

@@ -148,7 +148,8 @@ async def everything(
 async def _parts(loaded: Recipe, places: Places, say: Callable[[str], None], size: Size) -> Evaluation:
     recipe, config = loaded.file, loaded.config
     settings = {**_settings(loaded.written), "cold start": cold_settings(size)}
-    same_settings(places.settings, settings, "--dir", [*places.batches.glob("*.jsonl"), places.rows, places.run])
+    work = [*places.batches.glob("*.jsonl"), places.rows, places.student, places.run]
+    same_settings(places.settings, settings, "--dir", work)
     began = time.monotonic()
     say("1 of 4  cold start: a programmed teacher solves tasks, and a new small model learns from it")
     await cold_start(config, places, size)
