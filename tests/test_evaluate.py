@@ -487,6 +487,17 @@ def test_a_run_is_evaluated_from_the_command_line(nano: Path, tmp_path: Path) ->
     assert "has results with another tasks" in str(again.exception)
 
 
+def test_a_model_that_cannot_be_trained_is_evaluated(nano: Path, tmp_path: Path) -> None:
+    """As the model to compare with, which is only sampled."""
+    from tests.backends.learners import write_untrainable
+
+    other = write_untrainable(tmp_path / "cohere")
+    request = Request(run=nano, against=other, methods=("cold start",), limit=1, out=tmp_path / "out")
+    asyncio.run(evaluate_run(request))
+    (row,) = json.loads((tmp_path / "out" / "evaluation.json").read_text())["overall"]["rows"]
+    assert (row["method"], row["infra"], row["fault_kinds"]) == ("cold start", 0, {"no_script": 2})
+
+
 BAD: dict[str, dict[str, Any]] = {
     "does not exist": {"run": Path("nowhere")},
     "no checkpoint of step 7; steps with one: 1": {"checkpoint": "7"},

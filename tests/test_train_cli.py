@@ -1,5 +1,6 @@
 """`metaagentx train` as a user meets it, on real weights: killed and resumed, forked, refused, out of room."""
 
+import json
 import random
 import re
 import shutil
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from metaagentx.runs import Run
+from tests.backends.learners import write_untrainable
 from tests.schooled import THINK, VOTE, school, write_recipe
 from tests.trainers import Mother
 from tests.training import timeless
@@ -31,6 +33,7 @@ SETTINGS = [
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where recipe and model are: a model that writes a single agent or a vote of three, who speak at once."""
     directory = tmp_path_factory.mktemp("place")
+    write_untrainable(directory / "cohere")
     write_recipe(directory, school(directory / "model", (THINK, VOTE)), steps=STEPS, stages=STAGES, tasks=8)
     return directory
 
@@ -135,13 +138,35 @@ def test_a_fork_goes_on_as_the_original_did(place: Path, mother: Mother, undistu
 
 
 def test_a_fork_goes_its_own_way_where_it_is_told_to(place: Path, mother: Mother, undisturbed: Path) -> None:
-    settings = ["--set", "steps=10", "--set", "seed=5"]
+    settings = ["--set", "steps=10", "--set", "seed=5", "--set", "optimizer.token_budget=300"]
     ended = mother.run("--fork", f"{undisturbed}@8", "--run", place / "other", *settings)
     assert ended.code == 0, ended.err
     fork, original = Run.open(place / "other"), Run.open(undisturbed)
     assert fork.next_step == 10
     assert fork.metrics()[:8] == original.metrics()[:8]
     assert timeless(fork.metrics()[8]) != timeless(original.metrics()[8])
+    for run, budget in ((original, 8192), (fork, 300)):
+        for role in ("designer", "executor"):
+            state = json.loads((run.checkpoint_at(10) / role / "training" / "state.json").read_text())
+            assert (state["token_budget"], state["configured_token_budget"]) == (budget, budget)
+
+
+def test_the_weights_of_a_checkpoint_are_one_file_for_both_roles_and_of_the_usual_mode(
+    place: Path, mother: Mother, undisturbed: Path
+) -> None:
+    """In a run, in its fork, and after a copy to where nothing is linked, from which it goes on all the same."""
+    assert mother.run("--fork", f"{undisturbed}@8", "--run", place / "linked", "--set", "steps=9").code == 0
+    forked = place / "linked" / "checkpoints"
+    for checkpoint in (undisturbed / "checkpoints/000008", forked / "000008", forked / "000009"):
+        designer, executor = ((checkpoint / role / "model.safetensors").stat() for role in ("designer", "executor"))
+        assert designer.st_ino == executor.st_ino and designer.st_nlink == 2
+        modes = {path.stat().st_mode & 0o777 for path in checkpoint.rglob("*") if path.is_file()}
+        assert modes == {(undisturbed / "config.toml").stat().st_mode & 0o777}
+    shutil.copytree(undisturbed, place / "copied")
+    files = [
+        place / "copied" / "checkpoints" / "000008" / role / "model.safetensors" for role in ("designer", "executor")
+    ]
+    assert len({file.stat().st_ino for file in files}) == 2
 
 
 def test_a_run_is_evaluated_and_its_report_shows_the_tables(mother: Mother, undisturbed: Path) -> None:
@@ -228,6 +253,10 @@ def test_a_second_trainer_is_refused_and_the_first_can_be_interrupted(mother: Mo
         (["recipe.toml", "--set", "rollout.desings=3"], r".*rollout\.desings.*did you mean.*designs.*"),
         (["recipe.toml", "--set", "model.path='missing'"], r"there is no model at missing: `metaagentx model new .*"),
         (["recipe.toml", "--set", "model.path='preset:giant'"], "there is no preset giant: choose one of nano, .*"),
+        (
+            ["recipe.toml", "--set", "model.path='{place}/cohere'"],
+            "CohereForCausalLM gives .* cannot be trained here.*",
+        ),
         (["recipe.toml", "--set", "tasks.train='gsm9k'"], ".*gsm9k.*"),
         (["--fork", "undisturbed@7"], r"\S*undisturbed has no checkpoint of step 7; steps with one: 2, 4, .*"),
         (["--fork", "undisturbed"], ".*names no step to fork from: write RUN@STEP, .*"),
@@ -237,6 +266,7 @@ def test_a_second_trainer_is_refused_and_the_first_can_be_interrupted(mother: Mo
 def test_what_cannot_be_trained_is_one_line_and_leaves_nothing(
     words: list[str], said: str, place: Path, mother: Mother, undisturbed: Path
 ) -> None:
+    words = [word.format(place=place) for word in words]
     named = [place / word if (place / word.partition("@")[0]).exists() else word for word in words]
     ended = mother.run(*named, "--run", place / "runs" / "new")
     assert ended.code == 2

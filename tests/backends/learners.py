@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import metaagentx.backends.local.threads  # noqa: F401  before torch
@@ -52,6 +53,21 @@ def random_model(kind: str = "qwen3", dtype: torch.dtype = torch.float64, **chan
         module = causal_lm(config(**shape))
     module.to(dtype).eval()
     return LocalModel(module, chat_tokenizer(), torch.device("cpu"), dtype, shape["max_position_embeddings"])
+
+
+def write_untrainable(path: Path) -> Path:
+    """A Cohere model in a directory: it scales its logits, so training on packed trees refuses it."""
+    from transformers import CohereConfig, CohereForCausalLM
+
+    shape: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1}
+    shape |= {"num_attention_heads": 2, "vocab_size": 1024, "logit_scale": 9.0, "max_position_embeddings": 1024}
+    causal_lm: Any = CohereForCausalLM
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        module = causal_lm(CohereConfig(**shape, pad_token_id=0, eos_token_id=1, bos_token_id=2))
+    module.save_pretrained(path)
+    chat_tokenizer().hf.save_pretrained(path)
+    return path
 
 
 def datum(prompt: tuple[int, ...], reply: tuple[int, ...], advantage: float = 1.0, gap: float = 0.1) -> Datum:

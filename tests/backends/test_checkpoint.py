@@ -1,5 +1,6 @@
 """Checkpoints: going on equals never having stopped, other programs can read them, and broken ones say so."""
 
+import errno
 import hashlib
 import json
 import os
@@ -17,9 +18,10 @@ import torch
 from metaagentx.backends.local.checkpoint import load_checkpoint, save_checkpoint
 from metaagentx.backends.local.model import LocalModel, LoraOptions, load_model
 from metaagentx.backends.local.presets import new_model
-from metaagentx.backends.local.training import Learner
+from metaagentx.backends.local.training import Learner, TrainingOptions
 from metaagentx.errors import MetaAgentXError
 from metaagentx.policy import Datum, LossOptions
+from metaagentx.runs.files import copy_directory
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +95,84 @@ def test_going_on_equals_never_having_stopped(
     step(second, 2)
     step(second, 3)
     assert digest(second) == digest(first)
+
+
+def test_new_settings_of_the_optimizer_are_used_and_a_budget_that_memory_forced_is_kept(
+    directory: Path, tmp_path: Path
+) -> None:
+    saved = Learner(load_model(directory))
+    step(saved, 2)
+    saved.progress.token_budget = 100
+    save_checkpoint(saved, "designer", tmp_path / "1")
+    same, other = Learner(load_model(directory)), Learner(load_model(directory), TrainingOptions(500))
+    for learner in (same, other):
+        load_checkpoint(learner, tmp_path / "1")
+    assert (same.progress.token_budget, other.progress.token_budget) == (100, 500)
+    save_checkpoint(other, "designer", tmp_path / "2")
+    load_checkpoint(same, tmp_path / "2")
+    assert same.progress.token_budget == 8192
+
+    changed = TrainingOptions(gradient_clip=1e-3, betas=(0.0, 0.5), weight_decay=0.3)
+    learner, fresh = (Learner(load_model(path), changed) for path in (tmp_path / "1", tmp_path / "1"))
+    load_checkpoint(learner, tmp_path / "1")
+    fresh.optimizer.load_state_dict(
+        {"state": saved.optimizer.state_dict()["state"], "param_groups": fresh.optimizer.state_dict()["param_groups"]}
+    )
+    for each in (learner, fresh):
+        torch.manual_seed(7)
+        step(each, 2)
+    weights, expected = (dict(each.model.module.state_dict()) for each in (learner, fresh))
+    assert all(torch.equal(weights[name], expected[name]) for name in expected)
+
+    state = json.loads((tmp_path / "1" / "training" / "state.json").read_text())
+    del state["configured_token_budget"]  # as older versions wrote it
+    (tmp_path / "1" / "training" / "state.json").write_text(json.dumps(state))
+    for budget, expected_budget in ((8192, 100), (50, 50)):
+        learner = Learner(load_model(directory), TrainingOptions(budget))
+        load_checkpoint(learner, tmp_path / "1")
+        assert learner.progress.token_budget == expected_budget
+
+
+def test_weights_that_have_not_changed_are_written_once_in_a_directory(directory: Path, tmp_path: Path) -> None:
+    model = load_model(directory)
+    learners = {role: Learner(model) for role in ("designer", "executor")}
+
+    def save(place: Path) -> list[os.stat_result]:
+        for role, learner in learners.items():
+            save_checkpoint(learner, role, place / role)
+        return [(place / role / "model.safetensors").stat() for role in learners]
+
+    one, two = save(tmp_path / "a")
+    assert one.st_ino == two.st_ino
+    names = [{file.name for file in (tmp_path / "a" / role).iterdir()} for role in learners]
+    assert names[0] == names[1]
+    one, two = save(tmp_path / "b")
+    assert one.st_ino == two.st_ino and one.st_nlink == 2, "nothing is shared with another checkpoint"
+    before = (tmp_path / "b" / "designer" / "model.safetensors").read_bytes()
+    step(learners["executor"], 2)
+    save_checkpoint(learners["executor"], "executor", tmp_path / "b" / "executor")
+    executor = tmp_path / "b" / "executor" / "model.safetensors"
+    assert executor.read_bytes() != before == (tmp_path / "b" / "designer" / "model.safetensors").read_bytes()
+    executor.write_bytes(b"damaged since")
+    save_checkpoint(learners["designer"], "designer", tmp_path / "b" / "designer")
+    load_checkpoint(learners["designer"], tmp_path / "b" / "designer")
+
+
+def test_where_there_are_no_hard_links_every_role_has_its_own_file(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", refuse)
+    model = load_model(directory)
+    for role in ("designer", "executor"):
+        save_checkpoint(Learner(model), role, tmp_path / "checkpoint" / role)
+    copy_directory(tmp_path / "checkpoint", tmp_path / "copy")
+    for place in ("checkpoint", "copy"):
+        files = [tmp_path / place / role / "model.safetensors" for role in ("designer", "executor")]
+        assert files[0].read_bytes() == files[1].read_bytes()
+        assert {file.stat().st_nlink for file in files} == {1}
 
 
 def test_plain_transformers_loads_it_and_gives_the_same_logits(checkpoint: Path, directory: Path) -> None:

@@ -84,8 +84,8 @@ async def ask(count, length, tokens):
 async def sample():
     expected = [completion.tokens for completion in await ask(2, 20, 5)]
     limit(100)
-    for length, tokens in ((200, 50), (120, 50)):  # while prompts are read; while rows outgrow their batch
-        failures = await ask(32, length, tokens)
+    for count, length in ((32, 200), (11, 120)):  # while prompts are read; while a row moves on to a longer batch
+        failures = await ask(count, length, 50)
         print({type(failure).__name__ for failure in failures}, len({id(failure) for failure in failures}))
         print(failures[0])
         after = [completion.tokens for completion in await ask(2, 20, 5)]
@@ -108,10 +108,10 @@ def said() -> list[str]:
 
 
 def test_sampling_fails_with_one_line_for_all_who_wait_and_goes_on(said: list[str]) -> None:
-    for kinds, line, after in (said[:3], said[3:6]):
-        assert kinds == "{'BackendError'} 32", "each has an error of its own"
+    for count, (kinds, line, after) in ((32, said[:3]), (11, said[3:6])):
+        assert kinds == f"{{'BackendError'}} {count}", "each has an error of its own"
         assert line == (
-            "out of memory while sampling, with 32 requests at once: lower model.max_batch (now 32) or "
+            f"out of memory while sampling, with {count} requests at once: lower model.max_batch (now 32) or "
             "model.kv_budget_tokens (now 65536), or use a smaller model"
         )
         assert after == "True 0 set()"

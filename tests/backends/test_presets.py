@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -120,6 +121,32 @@ def test_damaged_models_are_told_by_the_file(nano: Path, tmp_path: Path) -> None
     deeper = deeper.replace(b'"full_attention"\n', b'"full_attention",\n    "full_attention"\n')
     with pytest.raises(MetaAgentXError, match=r"lacks 11 of its weights, model\.layers\.2"):
         load_model(damaged(nano, tmp_path / "deeper", "config.json", deeper))
+
+
+def test_a_missing_tokenizer_is_told_by_the_file(nano: Path, tmp_path: Path) -> None:
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        with pytest.raises(MetaAgentXError) as refused:
+            load_model(damaged(nano, tmp_path / f"no-{name}", name, None))
+        assert str(refused.value) == (
+            f"the model directory {tmp_path}/no-{name} has no {name}: copy the tokenizer's files from where the model "
+            f"comes from, for instance with `hf download NAME --local-dir {tmp_path}/no-{name}`"
+        )
+    (tmp_path / "no-tokenizer.json" / "tokenizer_config.json").unlink()
+    with pytest.raises(MetaAgentXError, match=r"has no tokenizer\.json and no tokenizer_config\.json: copy"):
+        load_model(tmp_path / "no-tokenizer.json")
+    for content in (b'{"version', b"{}", b'{"added_tokens": [], "model": {"type": "?"}}'):
+        place = tmp_path / str(len(content))
+        with pytest.raises(MetaAgentXError, match=rf"^the tokenizer of {place} does not load \(.+\): copy its files"):
+            load_model(damaged(nano, place, "tokenizer.json", content))
+
+
+def test_the_files_of_a_new_model_follow_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        new_model(tmp_path / "new", "nano")
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "new").iterdir()} == {0o640}
 
 
 def write_gguf(path: Path, module: Any, tokenizer: Any) -> None:

@@ -6,7 +6,6 @@ import math
 import random
 import statistics
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -223,16 +222,22 @@ def test_bad_steps_say_so_and_change_nothing() -> None:
     assert learner.optim_step(1e-3)["grad_norm"] == 0
 
 
-def test_a_model_that_treats_its_logits_is_refused() -> None:
-    from transformers import CohereConfig, CohereForCausalLM
-
-    model = learners.random_model()
-    small = {"num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 24, "eos_token_id": 1, "bos_token_id": 2}
-    config = CohereConfig(hidden_size=16, intermediate_size=32, logit_scale=9.0, **small)
-    causal_lm: Any = CohereForCausalLM
-    model.module = causal_lm(config).eval()
-    with pytest.raises(MetaAgentXError, match="CohereForCausalLM gives other logits in a packed tree than alone"):
-        Learner(model)
+def test_a_model_that_cannot_be_trained_is_sampled_and_refused_when_it_is_to_learn(
+    tmp_path: Path, runner: asyncio.Runner
+) -> None:
+    policy = LocalPolicy(load_model(learners.write_untrainable(tmp_path / "cohere")), "executor")
+    prompt = policy.tokenizer.encode_chat(PROMPT)
+    drawn = runner.run(policy.sample(prompt, SamplingParams(8, seed=1)))
+    tokens = torch.tensor([[*prompt, *drawn.tokens]])
+    with torch.inference_mode():
+        logprobs = policy.model.module(input_ids=tokens).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
+    expected = logprobs.gather(1, torch.tensor(drawn.tokens)[:, None])[:, 0].tolist()
+    assert drawn.logprobs == pytest.approx(expected, abs=1e-4)
+    refused = "^CohereForCausalLM gives other logits in a packed tree than alone, and cannot be trained here"
+    with pytest.raises(MetaAgentXError, match=refused):
+        runner.run(policy.forward_backward([Datum((1, 2, 3), (0, 1, 1))], "cross_entropy"))
+    with pytest.raises(MetaAgentXError, match=refused):
+        policy.ensure_trainable()
 
 
 def test_the_log_is_quiet_when_memory_suffices(caplog: pytest.LogCaptureFixture) -> None:

@@ -171,9 +171,10 @@ class Engine:
         _log.debug("sampling failed", exc_info=error)
         if not is_out_of_memory(error):
             return BackendError(f"sampling failed: {type(error).__name__} in {origin(error)}: {one_line(error)}")
-        requests = {id(request) for request in (*self._live(), *self._reading)}
+        with self._lock:
+            requests = len(self._waiting) - len(self._queue) - len(self._inbox)
         return BackendError(
-            f"out of memory while sampling, with {len(requests)} requests at once: lower model.max_batch (now "
+            f"out of memory while sampling, with {requests} requests at once: lower model.max_batch (now "
             f"{self._max_batch}) or model.kv_budget_tokens (now {self._budget}), or use a smaller model"
         )
 
