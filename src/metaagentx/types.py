@@ -87,6 +87,8 @@ class CustomGrader:
 
     function: str
     data: JSON
+    file: str = field(default="", repr=False, compare=False)
+    """The file that the task is from: the module is looked for beside it first. A task is the same wherever it is."""
 
 
 Grading: TypeAlias = MathGold | CodeTests | GymEntry | CustomGrader

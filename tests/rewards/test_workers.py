@@ -206,7 +206,7 @@ async def main():
     pool = GraderPool(workers=2)
     grader = CustomGrader("own_graders:act", None)
     await pool.grade_custom("", grader)
-    group = pool._groups["custom", "own_graders:act"]
+    group = pool._groups["custom", "own_graders:act", ""]
     working = [asyncio.create_task(pool.grade_custom(answer, grader)) for answer in ("burn", "sleep")]
     await asyncio.sleep(0.3)
     print(group._nursery.process.pid, *group.worker_pids, flush=True)

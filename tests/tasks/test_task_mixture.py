@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from metaagentx.tasks import Mixture, TaskError, load
 from metaagentx.tasks.mixture import cycle_counts, parse_mixture
+from metaagentx.types import CustomGrader
 from tests.tasks.files import CODECONTESTS, GSM8K, MBPP, made_up, write
 
 HALF = f"0.5*{GSM8K} + 0.25*{MBPP} + 0.25*{CODECONTESTS}"
@@ -81,13 +82,29 @@ def test_the_order_does_not_depend_on_where_the_file_is(tmp_path: Path) -> None:
     assert drawn[0] == drawn[1]
 
 
+def test_a_task_is_the_same_wherever_its_file_is(tmp_path: Path) -> None:
+    row = {"question": "Rain?", "grader": "rain:check", "data": 1}
+    found = []
+    for place in ("one", "two"):
+        (tmp_path / place).mkdir()
+        file = write(tmp_path / place / "own.jsonl", [row])
+        (task,) = load(f"jsonl:{file}", "train")
+        assert isinstance(task.grading, CustomGrader) and task.grading.file == str(file)
+        found.append(task)
+    assert found[0] == found[1] and repr(found[0]) == repr(found[1])
+    assert found[0].id.startswith("jsonl:own.jsonl/train/") and found[0].source == "jsonl:own.jsonl"
+    both = Mixture(f"jsonl:{tmp_path}/one/own.jsonl + jsonl:{tmp_path}/two/own.jsonl", seed=0)
+    assert [tasks.name for tasks in both.sets] == ["jsonl:one/own.jsonl", "jsonl:two/own.jsonl"]
+    assert [grader.file for grader in both.graders] == [f"{tmp_path}/{place}/own.jsonl" for place in ("one", "two")]
+
+
 def test_held_out_tasks_are_never_trained_on_even_under_another_id(tmp_path: Path) -> None:
     rows = [made_up("gsm8k", number) for number in range(30)]
     one = write(tmp_path / "one.jsonl", rows)
     questions = [{"question": row["question"].upper(), "grader": "math", "answer": "1"} for row in rows]
     other = write(tmp_path / "other.jsonl", questions)
     mixture = Mixture(f"gsm8k?file={one} + jsonl:{other}", seed=0, held_out=10)
-    assert Counter(task.source for task in mixture.held_out) == {"gsm8k": 5, f"jsonl:{other}": 5}
+    assert Counter(task.source for task in mixture.held_out) == {"gsm8k": 5, f"jsonl:{other.name}": 5}
     held = {task.question.casefold() for task in mixture.held_out}
     trained = {task.question.casefold() for step in range(20) for task in mixture.batch(step, 6)}
     assert not held & trained and held | trained == {row["question"].casefold() for row in rows}

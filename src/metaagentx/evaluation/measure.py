@@ -169,7 +169,8 @@ class _Work:
 
     async def _sample(self, method: Method, name: str, places: Sequence[Place], ledger: Ledger) -> None:
         # Without the directories of a file's path: the same tasks have the same seeds wherever they are.
-        sampler = Sampler(self._resources, self._rollout, (self._options.seed, "evaluation", Path(name).name))
+        plain = Path(name.removeprefix("jsonl:")).name
+        sampler = Sampler(self._resources, self._rollout, (self._options.seed, "evaluation", plain))
         waiting, solved = iter(places), 0
 
         async def work(progress: Counter) -> None:

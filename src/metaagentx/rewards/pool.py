@@ -11,7 +11,6 @@ grader that fails through no fault of the answer raises GraderUnavailable.
 import asyncio
 import dataclasses
 import os
-import sys
 import threading
 from collections.abc import Coroutine
 from contextlib import suppress
@@ -20,6 +19,7 @@ from typing import Any, Self, TypeVar
 
 from ..types import JSON, CustomGrader, Grade, GymEntry, MathGold
 from . import gym, mathematics
+from .custom import setup_of
 from .errors import GraderUnavailable
 from .workers import Limits, WorkerGroup
 
@@ -41,7 +41,7 @@ class GraderPool:
     ) -> None:
         self._size = max(2, workers or os.cpu_count() or 2)
         self._limits = {"math": limits, "gym": limits, "custom": custom_limits}
-        self._groups: dict[tuple[str, str], WorkerGroup] = {}
+        self._groups: dict[tuple[str, str, str], WorkerGroup] = {}
         self._closed = False
 
     async def __aenter__(self) -> Self:
@@ -82,20 +82,22 @@ class GraderPool:
         """What the user's function says of the answer's text."""
         if len(answer) > MAX_ANSWER:
             return Grade(0.0, False, f"the answer is longer than {MAX_ANSWER} characters")
-        return await self._ask("custom", {"answer": _encodable(answer), "data": grader.data}, grader.function)
+        return await self._ask("custom", {"answer": _encodable(answer), "data": grader.data}, grader)
 
-    def _group(self, kind: str, function: str = "") -> WorkerGroup:
-        if (kind, function) not in self._groups:
-            path: list[JSON] = [entry or os.getcwd() for entry in sys.path]  # noqa: PTH109 - a string is wanted
-            setup: dict[str, JSON] = {"kind": kind, "function": function, "path": path if function else []}
-            self._groups[kind, function] = WorkerGroup(setup, self._size, self._limits[kind])
-        return self._groups[kind, function]
+    def _group(self, kind: str, custom: CustomGrader | None = None) -> WorkerGroup:
+        # Files of one directory share their graders; the same name elsewhere may be another function.
+        key = (kind, custom.function if custom else "", os.path.dirname(custom.file) if custom else "")  # noqa: PTH120
+        if key not in self._groups:
+            setup: dict[str, JSON] = setup_of(custom) if custom else {"kind": kind}
+            self._groups[key] = WorkerGroup(setup, self._size, self._limits[kind])
+        return self._groups[key]
 
-    async def _ask(self, kind: str, request: dict[str, JSON], function: str = "") -> Grade:
+    async def _ask(self, kind: str, request: dict[str, JSON], custom: CustomGrader | None = None) -> Grade:
         if self._closed:
             raise GraderUnavailable("the pool is closed")
+        function = custom.function if custom else ""
         try:
-            reply = await self._group(kind, function).ask(request)
+            reply = await self._group(kind, custom).ask(request)
         except GraderUnavailable as error:
             raise GraderUnavailable(f"{function or kind}: {error}") from error
         if "broken" in reply:

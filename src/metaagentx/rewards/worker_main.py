@@ -42,7 +42,8 @@ def main() -> NoReturn:
     try:
         grader = load(setup)
     except BaseException as error:  # noqa: BLE001 - the boundary: whatever a user's module raises is told to the host
-        control.send(json.dumps({"failed": f"{type(error).__name__}: {error}"[:2000]}).encode())
+        reason = str(error) if isinstance(error, BrokenGrader) else f"{type(error).__name__}: {error}"
+        control.send(json.dumps({"failed": reason[:2000]}).encode())
         sys.exit(1)
     gc.collect()
     gc.freeze()  # a collection in a worker would copy every page it shares with the nursery
@@ -181,7 +182,8 @@ def _answer(grader: Grader, data: bytes) -> tuple[dict[str, JSON], bool]:
     try:
         score, solved, reason = grader(request)
     except MemoryError:
-        return {"score": 0.0, "solved": False, "reason": "grading it took more memory than allowed"}, False
+        reason = "grading it took more memory than allowed"
+        return {"score": 0.0, "solved": False, "reason": reason, "over_limit": True}, False
     except RecursionError:
         return {"score": 0.0, "solved": False, "reason": "it is nested too deeply to be graded"}, False
     except BrokenGrader as error:

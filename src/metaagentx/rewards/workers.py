@@ -30,7 +30,6 @@ from .worker_main import BROKEN, PACKET
 
 PATIENCE_SECONDS = 0.3
 SLOW_PER_WORKER = 4
-START_SECONDS = 120.0
 _SLOW_NICENESS = 5
 _COMPUTING_SHARE = 0.02
 _ATTEMPTS = 3
@@ -47,6 +46,8 @@ class Limits:
     """Longer than the processor time, and doubled for an answer that computes: a busy machine is not its fault."""
     memory_bytes: int = 512 << 20
     """On top of what the imported libraries use."""
+    start_seconds: float = 120.0
+    """For importing those libraries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +135,8 @@ class Nursery:
         asyncio.get_running_loop().add_reader(control.fileno(), self._hear)
 
     @classmethod
-    async def start(cls, setup: dict[str, JSON]) -> "Nursery":
-        """Start one and wait until it has imported what it needs."""
+    async def start(cls, setup: dict[str, JSON], seconds: float) -> "Nursery":
+        """Start one and wait until it has imported what it needs, at most so long."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [sys.executable, "-P", "-B", "-W", "ignore", "-m", "metaagentx.rewards.worker_main"]
         try:
@@ -155,10 +156,10 @@ class Nursery:
         nursery = cls(process, ours)
         nursery.order(setup | {"host": os.getpid()})
         try:
-            async with asyncio.timeout(START_SECONDS):
+            async with asyncio.timeout(seconds):
                 await nursery._ready
         except TimeoutError:
-            nursery.failure = f"it was not ready after {START_SECONDS:.0f} s"
+            nursery._lose(f"it was not ready after {seconds:g} s")
         except asyncio.CancelledError:
             await nursery.close()
             raise
@@ -331,7 +332,7 @@ class WorkerGroup:
     def _late(self) -> dict[str, JSON]:
         limits = self._limits
         reason = f"grading it took longer than {limits.cpu_seconds:g} s ({limits.wall_seconds:g} s by the clock)"
-        return {"score": 0.0, "solved": False, "reason": reason}
+        return {"score": 0.0, "solved": False, "reason": reason, "over_limit": True}
 
     async def _living(self) -> Nursery:
         async with self._starting:
@@ -339,7 +340,7 @@ class WorkerGroup:
                 if self._nursery:
                     await self._nursery.close()
                 self._idle.clear()
-                self._nursery = await Nursery.start(self._setup)
+                self._nursery = await Nursery.start(self._setup, self._limits.start_seconds)
                 self._idle = [await self._nursery.fork() for _ in range(self._size)]
             return self._nursery
 

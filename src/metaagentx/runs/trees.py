@@ -58,10 +58,13 @@ def rollout_from_json(data: dict[str, JSON]) -> Rollout:
 
 
 def _plain(value: Task | Fault | Reward | None) -> JSON:
-    """All fields under their names, tuples as lists."""
+    """All fields under their names, tuples as lists. Not the file of a task: the run may be moved away from it."""
     if value is None:
         return None
-    return asdict(value, dict_factory=lambda fields: {k: list(v) if isinstance(v, tuple) else v for k, v in fields})
+    return asdict(
+        value,
+        dict_factory=lambda fields: {k: list(v) if isinstance(v, tuple) else v for k, v in fields if k != "file"},
+    )
 
 
 def _design(design: Design) -> JSON:

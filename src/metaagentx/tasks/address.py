@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from .rows import TaskError
 
@@ -15,6 +16,19 @@ def parse_query(source: str, query: str) -> dict[str, str]:
             raise TaskError(f"{source}: {pair!r} is not key=value, or comes twice")
         settings[key] = value
     return settings
+
+
+def file_names(sources: Sequence[str]) -> dict[str, str]:
+    """Short names for the paths of `jsonl:` sources: the file's, with as many directories as tell it from others."""
+    addresses = [source.partition("?")[0] for source in sources]
+    paths = {address.removeprefix("jsonl:") for address in addresses if address.startswith("jsonl:")}
+    full = {path: Path(path).absolute() for path in paths}
+    names = {}
+    for path, own in full.items():
+        tails = ("/".join(own.parts[-count:]) for count in range(1, len(own.parts)))
+        others = [other for other in full.values() if other != own]
+        names[path] = next((tail for tail in tails if not any(f"{o}".endswith(f"/{tail}") for o in others)), str(own))
+    return names
 
 
 def refuse_unknown(source: str, settings: Mapping[str, str], known: Sequence[str]) -> None:

@@ -8,16 +8,17 @@ another split refused. A row that cannot be used is named and left out.
 import logging
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 
-from ..types import Task
-from .address import nearest, parse_query, refuse_unknown
+from ..types import CustomGrader, Task
+from .address import file_names, nearest, parse_query, refuse_unknown
 from .code_sources import CODE_SOURCES
 from .fingerprint import exact, fingerprint
 from .math_sources import MATH_SOURCES
 from .own import OWN_SPLITS, own_draft
-from .rows import RowError, Rows, TaskError, find_files, open_rows
+from .rows import Row, RowError, Rows, TaskError, find_files, open_rows
 from .source import Draft, Source, kind_of
 from .taskset import Head, TaskSet, head_of
 
@@ -31,8 +32,12 @@ _FILTERS = ("min_chars", "max_chars", "min_difficulty", "max_difficulty", "speci
 log = logging.getLogger(__name__)
 
 
-def load(source: str, split: str, data_dir: Path | None = None) -> TaskSet:
-    """The tasks of a source's published split, or a TaskError that says what is missing."""
+def load(source: str, split: str, data_dir: Path | None = None, among: Sequence[str] = ()) -> TaskSet:
+    """The tasks of a source's published split, or a TaskError that says what is missing.
+
+    Tasks of one's own are named after their file, without its directory where no other source `among` those that are
+    used together is a file of that name: a task is the same wherever the file is.
+    """
     address, _, query = source.partition("?")
     settings = parse_query(source, query)
     name, _, argument = address.partition(":")
@@ -43,7 +48,7 @@ def load(source: str, split: str, data_dir: Path | None = None) -> TaskSet:
     filters = {key: settings.pop(key) for key in _FILTERS if key in settings}
     if name == "jsonl":
         refuse_unknown(source, settings, _FILTERS)
-        tasks = _load_own(Path(argument), split)
+        tasks = _load_own(Path(argument), split, file_names([source, *among])[argument])
     else:
         tasks = _load_published(address, split, settings, data_dir or DATA_DIR)
     return _filtered(tasks, filters) if filters else tasks
@@ -94,7 +99,7 @@ def check_file_split(file: Path, split: str) -> None:
         raise TaskError(f"{file} is named as a file of split {', '.join(sorted(words))}, and {split} was asked for")
 
 
-def _load_own(path: Path, split: str) -> TaskSet:
+def _load_own(path: Path, split: str, name: str) -> TaskSet:
     if split not in OWN_SPLITS:
         raise TaskError(f"own tasks have no split {split!r}: there is {', '.join(OWN_SPLITS)}")
     if not path.is_file():
@@ -102,7 +107,14 @@ def _load_own(path: Path, split: str) -> TaskSet:
     if path.suffix != ".jsonl":
         raise TaskError(f"{path}: own tasks are a .jsonl file")
     check_file_split(path, split)
-    source = Source(f"jsonl:{path}", "own", own_draft, dict.fromkeys(OWN_SPLITS, ()), (), licence="")
+
+    def draft(row: Row) -> Draft:
+        made = own_draft(row)
+        if isinstance(made.grading, CustomGrader):
+            return replace(made, grading=replace(made.grading, file=str(path.absolute())))
+        return made
+
+    source = Source(f"jsonl:{name}", "own", draft, dict.fromkeys(OWN_SPLITS, ()), (), licence="")
     return _collect(source, split, [open_rows(path)])
 
 
@@ -140,6 +152,7 @@ def _collect(source: Source, split: str, rows: Sequence[Rows]) -> TaskSet:
     problems: list[str] = []
     others: set[str] = set()
     first_with: dict[str, str] = {}
+    graders: dict[str, CustomGrader] = {}
     for position, (part, number) in enumerate(places):
         try:
             row = part[number]
@@ -156,8 +169,10 @@ def _collect(source: Source, split: str, rows: Sequence[Rows]) -> TaskSet:
         else:
             first_with[head.id] = part.where(number)
             heads.append(head)
+            if isinstance(draft.grading, CustomGrader):
+                graders.setdefault(draft.grading.function, draft.grading)
     _report(source, split, heads, problems, others)
-    return TaskSet(source.name, split, maker, heads, problems)
+    return TaskSet(source.name, split, maker, heads, problems, tuple(graders.values()))
 
 
 def _report(source: Source, split: str, heads: Sequence[Head], problems: Sequence[str], others: set[str]) -> None:

@@ -35,11 +35,14 @@ class Mixture:
     ) -> None:
         chosen = parse_mixture(parts) if isinstance(parts, str) else list(parts)
         counts = cycle_counts([weight for _, weight in chosen])
-        sets = [load(part, split, data_dir) if isinstance(part, str) else part for part, _ in chosen]
+        names = [part for part, _ in chosen if isinstance(part, str)]
+        sets = [load(part, split, data_dir, names) if isinstance(part, str) else part for part, _ in chosen]
         for tasks in sets:
             if tasks.split != split:
                 raise TaskError(f"{tasks.name} is of split {tasks.split}, and the mixture of {split}")
         self.seed = seed
+        self.graders = tuple(grader for tasks in sets for grader in tasks.graders)
+        """Users' own functions that grade these tasks, each with the data of a task."""
         held = _hold_out(sets, counts, held_out, seed)
         self.held_out = tuple(task for tasks in held for task in tasks)
         """For choosing between checkpoints. Never in a batch."""

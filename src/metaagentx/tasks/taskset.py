@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ..types import CodeTests, Task
+from ..types import CodeTests, CustomGrader, Task
 from .fingerprint import digest
 from .rows import TaskError
 
@@ -49,11 +49,21 @@ def head_of(task: Task, position: int, fingerprint: str) -> Head:
 class TaskSet:
     """Tasks of one source and split."""
 
-    def __init__(self, name: str, split: str, make: Make, heads: Sequence[Head] | None, problems: Sequence[str] = ()):
+    def __init__(
+        self,
+        name: str,
+        split: str,
+        make: Make,
+        heads: Sequence[Head] | None,
+        problems: Sequence[str] = (),
+        graders: Sequence[CustomGrader] = (),
+    ) -> None:
         self.name = name
         self.split = split
         self.problems = tuple(problems)
         """Rows that could not be used, each by its place, with the reason."""
+        self.graders = tuple(graders)
+        """Every function of a user's own that grades tasks of this set, with the data of the first task."""
         self._make = make
         self._heads = None if heads is None else tuple(heads)
         self._keep: tuple[Keep, ...] = ()
@@ -117,9 +127,12 @@ class TaskSet:
         heads = None if self._heads is None else [head for head in self._heads if keep(head)]
         if heads == []:
             raise TaskError(f"{self.name} ({self.split}): none of {len(self)} tasks is left by {why}")
-        chosen = TaskSet(self.name, self.split, self._make, heads, self.problems)
+        chosen = self._with(heads)
         chosen._keep = (*self._keep, keep)
         return chosen
+
+    def _with(self, heads: Sequence[Head] | None) -> "TaskSet":
+        return TaskSet(self.name, self.split, self._make, heads, self.problems, self.graders)
 
     def filtered(
         self,
@@ -147,7 +160,7 @@ class TaskSet:
             if not 0 < count < len(ranked):
                 raise TaskError(f"{self.name} ({self.split}): cannot hold out {count} of {len(ranked)} tasks")
             chosen = {head.fingerprint for head in ranked[:count]}
-            held = TaskSet(self.name, self.split, self._make, ranked[:count], self.problems)
+            held = self._with(ranked[:count])
             return self.keep(lambda head: head.fingerprint not in chosen, "holding out the others"), held
 
         def apart(head: Head) -> bool:
@@ -158,7 +171,7 @@ class TaskSet:
     def first(self, count: int) -> "TaskSet":
         """A finite set of `count` tasks; of an endless set the first `count` different ones."""
         if self._heads is not None:
-            return TaskSet(self.name, self.split, self._make, self._heads[:count], self.problems)
+            return self._with(self._heads[:count])
         made: dict[str, tuple[Head, Task]] = {}
         for index in range(count + MAX_ATTEMPTS):
             if len(made) == count:

@@ -1,0 +1,46 @@
+"""Users' own graders, each imported and called once before anything heavy is loaded.
+
+A grader that is not there, raises, returns nonsense or hangs would otherwise show after a model was loaded and every
+answer had become an infra fault. It is called in a worker that is killed when it takes too long.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from pathlib import Path
+
+from ..errors import MetaAgentXError
+from ..types import CustomGrader
+from .custom import setup_of
+from .errors import GraderUnavailable
+from .pool import CUSTOM_LIMITS
+from .workers import Limits, WorkerGroup
+
+PROBE = r"\boxed{0}"
+"""The answer that graders are tried with."""
+
+
+async def check_graders(graders: Iterable[CustomGrader], limits: Limits = CUSTOM_LIMITS) -> None:
+    """Raise MetaAgentXError for the first grader that cannot be used, with its name, its file and the reason."""
+    different = {(grader.function, str(Path(grader.file).parent)): grader for grader in reversed([*graders])}
+    reasons = await asyncio.gather(*(_reason(grader, limits) for grader in different.values()))
+    for grader, reason in reversed([*zip(different.values(), reasons, strict=True)]):
+        if reason:
+            owner = f" of {grader.file}" if grader.file else ""
+            raise MetaAgentXError(f"the grader {grader.function}{owner} cannot be used: {reason}")
+
+
+async def _reason(grader: CustomGrader, limits: Limits) -> str:
+    """Why a grader cannot be used; nothing if it can."""
+    group = WorkerGroup(setup_of(grader), 1, limits)
+    try:
+        reply = await group.ask({"answer": PROBE, "data": grader.data})
+    except GraderUnavailable as error:
+        return str(error).removeprefix("the grading process did not start: ")
+    finally:
+        await group.close()
+    tried = f"when it was tried with the answer {PROBE} and the data of its first task"
+    if "broken" in reply:
+        return f"{reply['broken']}, {tried}"
+    if reply.get("over_limit"):
+        return f"{str(reply['reason']).replace('grading it', 'it')}, {tried}"
+    return f"it crashed, {tried}: {reply['reason']}" if reply.get("crashed") else ""
