@@ -789,9 +789,10 @@ def test_a_run_that_is_moved_while_it_is_in_use_says_so(directory: Path, replace
         directory.rename(directory.with_name("moved"))
         if replaced:
             Run.create(directory, CONFIG)
-        for write in (lambda: train(run, 4), lambda: run.mark_best(2, 0.5)):
-            with pytest.raises(MetaAgentXError, match=r"first was moved or removed while it was in use: put it back"):
-                write()
+        with pytest.raises(MetaAgentXError, match=r"first was moved or removed while it was in use: put it back"):
+            train(run, 4)
+        with pytest.raises(MetaAgentXError, match=r"first was moved or removed while it was in use"):
+            run.mark_best(2, 0.5)
         if not replaced:
             with pytest.raises(MetaAgentXError, match=r"first was moved or removed while it was in use"):
                 run.log("hello")

@@ -11,15 +11,15 @@ class MetaAgentXError(Exception):
 
 
 def access_problem(path: Path, verb: str = "read") -> str:
-    """Why a file or directory may not be read (or written), with what stands in the way: its mode and its owner."""
-    blocking = _blocking(path)
+    """Why a file or directory may not be read (or written), with the mode and owner of what stands in the way."""
+    blocking = path if verb == "written" else _blocking(path)
     if blocking is None:
         return f"{path} cannot be {verb} (Permission denied): ask its owner for the permission"
     about = blocking.stat()
     kind = "directory" if stat.S_ISDIR(about.st_mode) else "file"
     mode, owner = stat.filemode(about.st_mode), _owner(about.st_uid)
     what = "" if blocking == path else f"{kind} {blocking}, "
-    wanted = "rx" if kind == "directory" else "r"
+    wanted = "w" if verb == "written" else "rx" if kind == "directory" else "r"
     return (
         f"{path} cannot be {verb} (Permission denied; {what}mode {mode}, owner {owner}): "
         f"the owner can allow it with chmod a+{wanted} {blocking}"
