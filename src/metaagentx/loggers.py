@@ -6,10 +6,12 @@ tool's run and the last step it was given, so that a resumed run goes on in the 
 """
 
 import importlib
+import importlib.util
 import json
 import logging
 import os
 import re
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from .errors import MetaAgentXError
+from .errors import MetaAgentXError, path_problem
 
 log = logging.getLogger(__name__)
 
@@ -54,9 +56,7 @@ class Writer(Protocol):
 
 def open_loggers(names: Sequence[str], directory: Path, run_name: str, config: Mapping[str, object]) -> "Loggers":
     """The loggers of these names, on the runs they had before if `directory` knows of any."""
-    for name in names:
-        if name not in WRITERS:
-            raise MetaAgentXError(f"there is no logger {name!r}; there are {', '.join(WRITERS)}")
+    check_loggers(names, directory)
     modules = {name: _import(name) for name in dict.fromkeys(names)}
     state = _State.read(directory / "loggers.json")
     opened: dict[str, Writer] = {}
@@ -74,6 +74,18 @@ def open_loggers(names: Sequence[str], directory: Path, run_name: str, config: M
             state.write()
         undo.pop_all()
     return Loggers(opened, state)
+
+
+def check_loggers(names: Sequence[str], directory: Path) -> None:
+    """Refuse names of no logger, packages that are not there, and a damaged memory of earlier runs. Imports nothing."""
+    for name in names:
+        if name not in WRITERS:
+            raise MetaAgentXError(f"there is no logger {name!r}; there are {', '.join(WRITERS)}")
+        package = PACKAGES.get(name, name)
+        if package not in sys.modules and importlib.util.find_spec(package) is None:
+            raise _not_there(name, package)
+    if names:
+        _State.read(directory / "loggers.json")
 
 
 class Loggers:
@@ -218,8 +230,18 @@ class _State:
 
     @classmethod
     def read(cls, file: Path) -> "_State":
-        known = json.loads(file.read_text()) if file.exists() else {}
-        return cls(file, known.get("ids", {}), known.get("steps", {}))
+        try:
+            known = json.loads(file.read_bytes())
+            ids, steps = known["ids"], known["steps"]
+        except FileNotFoundError:
+            ids, steps = {}, {}
+        except OSError as error:
+            raise MetaAgentXError(path_problem(error, "read") or f"{file} cannot be read: {error}") from error
+        except (ValueError, RecursionError, KeyError, TypeError):
+            ids = steps = None
+        if not (_is_table(ids, str) and _is_table(steps, int)):
+            raise MetaAgentXError(f"{file} is damaged: remove it, and every logger begins a new run of its own")
+        return cls(file, ids, steps)
 
     def reached(self, name: str, step: int) -> None:
         if step != self.steps.get(name):
@@ -238,8 +260,16 @@ def _import(name: str) -> Any:
     try:
         return importlib.import_module(package)
     except ModuleNotFoundError as error:
-        fix = f"pip install 'metaagentx[{name}]'"
-        raise MetaAgentXError(f"the logger {name} needs a package that is not there ({error.name}): {fix}") from None
+        raise _not_there(name, error.name) from None
+
+
+def _not_there(name: str, package: str | None) -> MetaAgentXError:
+    fix = f"pip install 'metaagentx[{name}]'"
+    return MetaAgentXError(f"the logger {name} needs a package that is not there ({package}): {fix}")
+
+
+def _is_table(value: object, kind: type) -> bool:
+    return isinstance(value, dict) and all(type(entry) is kind for entry in value.values())
 
 
 def _close(name: str, writer: Writer, failed: bool) -> None:
