@@ -28,6 +28,7 @@ LAYERS = [
     {"backends"},
     {"teacher", "coldstart"},
     {"trainer", "sft"},
+    {"preflight"},
     {"session"},
     {"evaluation"},
     {"report", "viewer", "doctor"},

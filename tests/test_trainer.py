@@ -21,7 +21,7 @@ from metaagentx.rewards.graders import Graders
 from metaagentx.rollout import Resources
 from metaagentx.runs import Best, Run
 from metaagentx.sandbox import Sandbox, SandboxUnavailable
-from metaagentx.session import mixture_of
+from metaagentx.settings import mixture_of
 from metaagentx.types import Grade, Role, Task
 from tests.growing import RIGHT, WRONG, Actor, Reply, design, in_words, resources
 from tests.schooled import GUESS, QUESTIONS, THINK, school_once, write_recipe

@@ -18,13 +18,14 @@ import peft, transformers.models.qwen3.modeling_qwen3
 from metaagentx import cli
 print("ready", flush=True)
 for line in sys.stdin:
-    words, output, largest = json.loads(line)
+    words, output, largest, place = json.loads(line)
     child = os.fork()
     if child == 0:
         for stream, name in ((1, "out"), (2, "err")):
             os.dup2(os.open(f"{output}.{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
         if largest:
             resource.setrlimit(resource.RLIMIT_FSIZE, (largest, largest))
+        os.chdir(place or ".")
         sys.argv = ["metaagentx", *words]
         try:
             cli.main()
@@ -56,11 +57,12 @@ class Mother:
         )
         assert self._line() == "ready"
 
-    def start(self, *words: object, largest_file: int = 0) -> int:
-        """Begin `metaagentx train` with these words; the number of its process."""
+    def start(self, *words: object, largest_file: int = 0, command: str = "train", cwd: Path | None = None) -> int:
+        """Begin `metaagentx train`, or another command, with these words; the number of its process."""
         assert self._process.stdin
-        command = ["train", *(str(word) for word in words)]
-        self._process.stdin.write(json.dumps([command, str(self._output), largest_file]) + "\n")
+        line = [command, *(str(word) for word in words)]
+        place = str(cwd) if cwd else ""
+        self._process.stdin.write(json.dumps([line, str(self._output), largest_file, place]) + "\n")
         self._process.stdin.flush()
         return int(self._line())
 
@@ -69,9 +71,9 @@ class Mother:
         code = int(self._line())
         return Ended(code, *(Path(f"{self._output}.{name}").read_text() for name in ("out", "err")))
 
-    def run(self, *words: object, largest_file: int = 0) -> Ended:
+    def run(self, *words: object, largest_file: int = 0, command: str = "train", cwd: Path | None = None) -> Ended:
         """Both."""
-        self.start(*words, largest_file=largest_file)
+        self.start(*words, largest_file=largest_file, command=command, cwd=cwd)
         return self.wait()
 
     def kill(self, trainer: int, how: int) -> Ended:

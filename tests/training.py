@@ -10,7 +10,8 @@ from metaagentx.policy import GivesLogprobs, Policy
 from metaagentx.progress import TrainingProgress
 from metaagentx.rollout import Resources
 from metaagentx.runs import Run
-from metaagentx.session import mixture_of, speakers_of
+from metaagentx.session import speakers_of
+from metaagentx.settings import mixture_of
 from metaagentx.trainer import Trainer
 from metaagentx.types import JSON, Role
 

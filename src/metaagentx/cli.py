@@ -14,7 +14,7 @@ from .cli_recipes import recipes_app
 from .cli_report import report_command
 from .cli_tasks import tasks_app
 from .cli_train import train
-from .errors import MetaAgentXError
+from .errors import MetaAgentXError, path_problem
 
 app = typer.Typer(
     help="Multi-agent systems that design themselves and learn to execute their designs.",
@@ -69,4 +69,10 @@ def main() -> None:
         app()
     except MetaAgentXError as error:
         typer.echo(f"metaagentx: {error}", err=True)
+        sys.exit(2)
+    except OSError as error:
+        problem = path_problem(error)
+        if problem is None:
+            raise
+        typer.echo(f"metaagentx: {problem}", err=True)
         sys.exit(2)

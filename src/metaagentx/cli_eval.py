@@ -49,5 +49,5 @@ def evaluate_command(  # noqa: PLR0913, PLR0917  the options of a command are it
     typer.echo(answer.found.to_markdown())
     if answer.missing is not None:
         typer.echo(f"Left out: methods with the model from before the training, for there is none at {answer.missing}.")
-        typer.echo("Name it with --against, or go to the directory that the training was started in.")
+        typer.echo("Name it with --against.")
     typer.echo(f"{answer.directory / 'evaluation.json'}, {answer.directory / 'evaluation.md'}")

@@ -32,6 +32,7 @@ def coldstart(  # noqa: PLR0913, PLR0917  options of a command
 
     from .coldstart import write_rows
     from .config import Config
+    from .preflight import check_place, prepare_tasks
     from .runs.files import held
     from .session import Lesson, ask_teacher
 
@@ -45,6 +46,9 @@ def coldstart(  # noqa: PLR0913, PLR0917  options of a command
         }
     )
     lesson = Lesson(count, teacher, teacher != "programmed", max_tokens, designs, executions)
+
+    check_place(out, "choose another directory with --out")
+    asyncio.run(prepare_tasks(config))
 
     async def ask() -> "tuple[list[Row], Bill]":
         async with _teacher(teacher, base_url) as policy:
@@ -85,12 +89,14 @@ def sft(  # noqa: PLR0913, PLR0917  options of a command
     import asyncio
 
     from .coldstart import read_rows
+    from .preflight import check_model_setting, check_new
     from .runs.files import held
     from .session import teach_model
     from .sft import SftOptions
 
-    if out.exists():
-        raise MetaAgentXError(f"{out} is there already: remove it or choose another place")
+    check_new(out)
+    check_model_setting(model)
+    chats = read_rows(rows)
     options = SftOptions(
         steps=steps,
         rows_per_step=rows_per_step,
@@ -101,7 +107,7 @@ def sft(  # noqa: PLR0913, PLR0917  options of a command
     )
     work = out.with_name(f"{out.name}.work")
     with held(work):
-        losses = asyncio.run(teach_model(read_rows(rows), model, out, options, work))
+        losses = asyncio.run(teach_model(chats, model, out, options, work))
     typer.echo(f"{out}: loss {losses[0]:.3f} at first, {losses[-1]:.3f} at last, {len(losses)} steps")
 
 

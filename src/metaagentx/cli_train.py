@@ -19,7 +19,6 @@ def train(
 ) -> None:
     """Train Designer and Executor by a recipe. A stopped run goes on with --resume."""
     import asyncio
-    import shutil
 
     from . import session
     from .config.bundled import find_recipe
@@ -30,20 +29,19 @@ def train(
     if resume is not None:
         if overrides or run is not None:
             raise MetaAgentXError("a resumed run keeps its settings and its place: --set and --run go with --fork")
-        opened, config = session.resume_run(resume)
+        opened, config, tasks = session.resume_run(resume)
     elif fork is not None:
         if run is None:
             raise MetaAgentXError("say where the fork goes: --run DIRECTORY")
-        opened, config = session.fork_run(fork, run, overrides or [])
+        opened, config, tasks = session.fork_run(fork, run, overrides or [])
     else:
         assert recipe is not None
         path = find_recipe(recipe)
-        opened, config = session.start_run(path, run or Path("runs") / path.stem, overrides or [])
+        opened, config, tasks = session.start_run(path, run or Path("runs") / path.stem, overrides or [])
     try:
-        asyncio.run(session.train(opened, config))
+        asyncio.run(session.train(opened, config, tasks))
     except MetaAgentXError:
-        if resume is None and not opened.begun:
-            shutil.rmtree(opened.directory)  # the same command shall work when that is mended
+        opened.discard()  # a new run that never began: the same command shall work when that is mended
         raise
     except KeyboardInterrupt:
         raise MetaAgentXError(f"stopped; go on with: {resume_command(opened.directory)}") from None

@@ -10,16 +10,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from .backends.presets import PRESETS
 from .coldstart import read_rows, write_rows
-from .config import Config, load_config, to_toml
+from .config import Config, Recipe, load_recipe, portable, to_toml
 from .config.toml import quote
 from .errors import MetaAgentXError
 from .evaluation.request import Request, evaluate_run
 from .evaluation.result import Evaluation
+from .preflight import check_place, prepare_tasks
 from .report import write_report
 from .runs import Run, command
 from .runs.files import explained, held, write_whole
-from .session import Lesson, ask_teacher, teach_model, train
+from .session import Lesson, ask_teacher, run_recipe, teach_model, train
 from .settings import stages_of
 from .sft import SftOptions
 from .teacher import FORGETS, SLIPS, ProgrammedTeacher
@@ -80,8 +82,6 @@ class Places:
 
 def cold_settings(size: Size) -> list[object]:
     """What a cold start is made with, besides the recipe."""
-    from .backends.local.presets import PRESETS
-
     return [TAUGHT, SLIPS, FORGETS, PRESETS[PRESET], size]
 
 
@@ -128,9 +128,9 @@ async def reinforce(config: Config, places: Places) -> Run:
     """Train by the recipe, from where the run stands."""
     if (places.run / "run.json").exists():
         run = Run.resume(places.run)
-        config = load_config(places.run / "config.toml", [f"model.path={quote(config.model.path)}"])
+        config = run_recipe(run, [f"model.path={quote(config.model.path)}"]).config
     else:
-        run = Run.create(places.run, to_toml(config))
+        run = Run.create(places.run, to_toml(portable(config, places.run)))
     await train(run, config)
     return run
 
@@ -145,13 +145,16 @@ async def everything(
     recipe: Path, root: Path, overrides: Sequence[str], say: Callable[[str], None], size: Size = WHOLE
 ) -> Evaluation:
     """All parts, one after the other, and what came of them."""
-    config = load_config(recipe, [*overrides, f"model.path={quote(str(Places(root).student))}"])
+    loaded = load_recipe(recipe, [*overrides, f"model.path={quote(str(Places(root).student))}"])
+    check_place(root, "choose another directory with --dir")
+    await prepare_tasks(loaded.config)
     with held(root):
-        return await _parts(recipe, config, Places(root), say, size)
+        return await _parts(loaded, Places(root), say, size)
 
 
-async def _parts(recipe: Path, config: Config, places: Places, say: Callable[[str], None], size: Size) -> Evaluation:
-    same_settings(places.settings, {"cold start": cold_settings(size), **_settings(config)})
+async def _parts(loaded: Recipe, places: Places, say: Callable[[str], None], size: Size) -> Evaluation:
+    recipe, config = loaded.file, loaded.config
+    same_settings(places.settings, {"cold start": cold_settings(size), **_settings(loaded.written)})
     began = time.monotonic()
     say("1 of 4  cold start: a programmed teacher solves tasks, and a new small model learns from it")
     await cold_start(config, places, size)

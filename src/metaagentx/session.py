@@ -1,27 +1,31 @@
 """From a recipe to running machinery: policies, speakers, sandbox, graders and tasks, and their end.
 
-What `train`, `eval` and the quickstart have in common. Models are loaded first: a bad path costs no time.
+What `train`, `eval` and the quickstart have in common. What is cheap to check is checked first, then the run directory
+is made, then models are loaded.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeAlias
 
 from .calls import Speaker
 from .coldstart import Bill, Row, Teaching, collect
-from .config import Config, load_config, to_toml
+from .config import Config, Recipe, load_recipe, portable, to_toml
 from .errors import MetaAgentXError
 from .loggers import open_loggers
 from .policy import Policy
+from .preflight import prepare_training
 from .progress import TrainingProgress
 from .rewards.graders import Graders
 from .rollout import Resources
 from .runs import Run
-from .runs.files import directory_appears, explained
+from .runs.files import directory_appears, explained, explained_reading
+from .runs.run import refuse_existing
 from .sandbox import Sandbox
-from .settings import rollout_options
+from .settings import mixture_of, rollout_options
 from .sft import SftOptions, teach
 from .tasks import Mixture
 from .trainer import Trainer
@@ -52,21 +56,16 @@ async def open_resources(
         yield Resources(speakers, sandbox, graders, asyncio.Semaphore(in_flight), on_execution)
 
 
-def mixture_of(config: Config) -> Mixture:
-    """The training tasks."""
-    return Mixture(config.tasks.train, config.seed, config.tasks.held_out, data_dir=config.tasks.data_dir)
-
-
-async def train(run: Run, config: Config) -> None:
-    """Train a run to its last step, from where it stands."""
+async def train(run: Run, config: Config, tasks: Mixture | None = None) -> None:
+    """Train a run to its last step, from where it stands. `tasks` are the recipe's, if they were made before."""
     with run:
         if run.next_step >= config.steps:
             return
+        tasks = tasks or mixture_of(config)
         from .backends.local.build import build_policies
 
-        with explained(str(run.directory), "make room and try again"):
+        with _loading(run):
             built = build_policies(config, run.directory)
-        tasks = mixture_of(config)
         progress = TrainingProgress(config.steps, run.next_step)
         name = run.directory.resolve().name
         with open_loggers(config.run.loggers, run.directory, name, config.model_dump(mode="json")) as loggers:
@@ -74,6 +73,18 @@ async def train(run: Run, config: Config) -> None:
                 with progress, run.training():
                     trainer = Trainer(config, built.policies, resources, tasks, run, progress, loggers)
                     await replace(trainer, references=built.references).train()
+
+
+@contextmanager
+def _loading(run: Run) -> Iterator[None]:
+    """What goes wrong with files while a model is loaded becomes one line, also when the run is moved meanwhile."""
+    try:
+        with explained(str(run.directory), "make room and try again"), explained_reading():
+            yield
+    except MetaAgentXError:
+        run.must_be_here()
+        raise
+    run.must_be_here()
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,22 +148,44 @@ async def teach_model(rows: Sequence[Row], model: str, out: Path, options: SftOp
     return losses
 
 
-def start_run(recipe: Path, directory: Path, overrides: list[str]) -> tuple[Run, Config]:
+Prepared: TypeAlias = tuple[Run, Config, Mixture | None]
+"""A run, its config, and its training tasks unless nothing is left to train."""
+
+
+def start_run(recipe: Path, directory: Path, overrides: list[str]) -> Prepared:
     """A new run with a recipe."""
-    config = load_config(recipe, overrides)
-    return Run.create(directory, to_toml(config)), config
+    loaded = load_recipe(recipe, overrides)
+    refuse_existing(directory)
+    tasks = prepare_training(loaded, directory)
+    return Run.create(directory, to_toml(portable(loaded.config, directory))), loaded.config, tasks
 
 
-def resume_run(directory: Path) -> tuple[Run, Config]:
+def resume_run(directory: Path) -> Prepared:
     """A run as it stands, with its own resolved recipe."""
     run = Run.resume(directory)
-    return run, load_config(directory / "config.toml")
+    recipe = run_recipe(run)
+    finished = run.next_step >= recipe.config.steps
+    return run, recipe.config, None if finished else prepare_training(recipe, directory)
 
 
-def fork_run(source: str, directory: Path, overrides: list[str]) -> tuple[Run, Config]:
+def fork_run(source: str, directory: Path, overrides: list[str]) -> Prepared:
     """A new run that goes on from `RUN@STEP`, with other settings where overrides say so."""
     origin, at, step = source.rpartition("@")
     if not at or not step.isdecimal():
         raise MetaAgentXError(f"{source!r} names no step to fork from: write RUN@STEP, such as runs/first@40")
-    config = load_config(Path(origin) / "config.toml", overrides)
-    return Run.fork(Path(origin), int(step), directory, to_toml(config)), config
+    run = Run.open(Path(origin))
+    run.checkpoint_at(int(step))
+    recipe = run_recipe(run, overrides)
+    refuse_existing(directory)
+    tasks = prepare_training(recipe, directory)
+    text = to_toml(portable(recipe.config, directory))
+    return Run.fork(run.directory, int(step), directory, text), recipe.config, tasks
+
+
+def run_recipe(run: Run, overrides: Sequence[str] = ()) -> Recipe:
+    """The recipe in a run directory. What it names by relative paths moves with the run; where it did not, it is
+    looked for from where the run was made, and from the working directory, which older runs mean.
+    """
+    here = run.directory
+    bases = [here, here.resolve(), *([run.made_at] if run.made_at else []), Path.cwd()]
+    return load_recipe(here / "config.toml", overrides, bases)

@@ -6,7 +6,13 @@ from .executor import ExecutionLimits
 from .rewards.score import RewardWeights
 from .rollout import RolloutOptions
 from .stages import Stage
+from .tasks import Mixture
 from .types import Role
+
+
+def mixture_of(config: Config) -> Mixture:
+    """The training tasks."""
+    return Mixture(config.tasks.train, config.seed, config.tasks.held_out, data_dir=config.tasks.data_dir)
 
 
 def rollout_options(config: Config) -> RolloutOptions:

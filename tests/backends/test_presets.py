@@ -19,7 +19,8 @@ from typer.testing import CliRunner
 from metaagentx.backends.local.decoder import is_plain
 from metaagentx.backends.local.engine import Engine
 from metaagentx.backends.local.model import load_model
-from metaagentx.backends.local.presets import PRESETS, new_model
+from metaagentx.backends.local.presets import new_model
+from metaagentx.backends.presets import PRESETS
 from metaagentx.cli import app
 from metaagentx.errors import MetaAgentXError
 from metaagentx.policy import SamplingParams

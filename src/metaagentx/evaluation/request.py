@@ -6,23 +6,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..config import Config, load_config
+from ..backends.model_files import check_model
+from ..config import Config
+from ..config.paths import PRESET
 from ..errors import MetaAgentXError
 from ..policy import Policy
+from ..preflight import check_checkpoint, check_place
+from ..rewards.probe import check_graders
 from ..runs import Run
-from ..session import mixture_of, open_resources, speakers_of
-from ..settings import rollout_options
-from ..tasks import load
+from ..session import open_resources, run_recipe, speakers_of
+from ..settings import mixture_of, rollout_options
+from ..tasks import TaskSet, load
 from ..tasks.mixture import parse_mixture
 from ..teacher import DESIGNS
-from ..types import Role, Task
+from ..types import CustomGrader, Role, Task
+from ..workflow.validate import validate
 from .measure import EvaluationOptions, evaluate
-from .methods import OLD_NAMES, TRAINED, standard_methods, standard_names
+from .methods import OLD_NAMES, TRAINED, VOTES, standard_methods, standard_names
 from .result import Evaluation
 
 PAPER = ("livecodebench", "apps", "codecontests", "aime24", "aime25", "olympiadbench")
 """The paper's benchmarks."""
-_PRESET = "preset:"
 _WEIGHTS = (".safetensors", ".gguf", ".bin", ".pt")
 _LOOKED_AT = 1 << 20
 
@@ -59,13 +63,23 @@ class Answer:
 async def evaluate_run(request: Request) -> Answer:
     """Evaluate a run. Everything that can be wrong is found before a model is loaded, as far as possible."""
     run = Run.open(request.run)
-    config = load_config(run.directory / "config.toml")
+    config = run_recipe(run).config
     step = _step(run, request.checkpoint)
     checkpoint = run.checkpoint_at(step)
     before = request.against or _began_from(config, run.directory)
     scripts = DESIGNS | {path.stem: _read_script(path) for path in request.scripts}
     names = _choose(request, [*scripts], before.exists())
+    directory = request.out or run.directory / "evaluation" / checkpoint.name
+    check_place(directory, "choose another place with --out")
+    check_checkpoint(config, checkpoint)
+    if config.model.lora_rank:
+        check_model(_began_from(config, run.directory), config.model.gguf_file)
+    if not OLD_NAMES.isdisjoint(names) and not _both_roles(before):
+        check_model(before, _gguf(config, request))
     sets = task_sets(config, request)
+    await check_graders(
+        task.grading for tasks in sets.values() for task in tasks if isinstance(task.grading, CustomGrader)
+    )
     new = await trained_policies(config, run.directory, checkpoint)
     old = None if OLD_NAMES.isdisjoint(names) else _policies_at(config, before, _gguf(config, request))
     async with open_resources(config, new) as resources:
@@ -79,7 +93,6 @@ async def evaluate_run(request: Request) -> Answer:
             rollout=rollout_options(config),
             at_once=config.rollout.in_flight,
         )
-        directory = request.out or run.directory / "evaluation" / checkpoint.name
         missing = None if request.methods or before.exists() else before
         return Answer(await evaluate(methods, sets, resources, options, directory), directory, missing)
 
@@ -96,19 +109,23 @@ def task_sets(config: Config, request: Request) -> dict[str, Sequence[Task]]:
             found[source] = tasks[: request.limit or None]
         return _short_names(found)
     sources = request.tasks or tuple(str(part) for part, _ in parse_mixture(config.tasks.train))
-    for source in [name for given in sources for name in (PAPER if given == "paper" else (given,))]:
-        found[source] = _load(source, request, config.tasks.data_dir)
+    sources = tuple(name for given in sources for name in (PAPER if given == "paper" else (given,)))
+    for source in sources:
+        loaded = load(source, request.split or "test", config.tasks.data_dir, sources)
+        # A file goes by its name alone, as its tasks do: what was measured stays valid when all is moved.
+        _, mark, query = source.partition("?")
+        name = f"{loaded.name}{mark}{query}" if source.startswith("jsonl:") else source
+        found[name] = _choose_tasks(loaded, source, request.limit)
     return _short_names(found)
 
 
-def _load(source: str, request: Request, data_dir: Path | None) -> list[Task]:
-    tasks = load(source, request.split or "test", data_dir)
+def _choose_tasks(tasks: TaskSet, source: str, limit: int) -> list[Task]:
     if tasks.endless:
-        if not request.limit:
+        if not limit:
             raise MetaAgentXError(f"{source} is endless: say how many of its tasks to use, such as --limit 100")
-        return list(tasks.first(request.limit))
+        return list(tasks.first(limit))
     # In an order without meaning: files are often sorted, by difficulty for instance.
-    return [tasks.drawn(0, number) for number in range(min(request.limit or len(tasks), len(tasks)))]
+    return [tasks.drawn(0, number) for number in range(min(limit or len(tasks), len(tasks)))]
 
 
 def weights_mark(directory: Path) -> str:
@@ -147,7 +164,7 @@ def _policies_at(config: Config, path: Path, gguf_file: str | None = None) -> Ma
     """Both roles on the model of a directory, or on one each where it has one for each."""
     from ..backends.local.build import build_policies
 
-    if (path / Role.DESIGNER).is_dir() and (path / Role.EXECUTOR).is_dir():
+    if _both_roles(path):
         return {role: _policies_at(config, path / role)[role] for role in Role}
     changed = {"path": str(path), "gguf_file": gguf_file, "sharing": "shared", "lora_rank": 0}
     there = config.model.model_copy(update=changed)
@@ -155,8 +172,12 @@ def _policies_at(config: Config, path: Path, gguf_file: str | None = None) -> Ma
     return build_policies(config.model_copy(update={"model": there, "loss": without_reference}), path).policies
 
 
+def _both_roles(path: Path) -> bool:
+    return (path / Role.DESIGNER).is_dir() and (path / Role.EXECUTOR).is_dir()
+
+
 def _began_from(config: Config, directory: Path) -> Path:
-    return directory / "model" if config.model.path.startswith(_PRESET) else Path(config.model.path)
+    return directory / "model" if config.model.path.startswith(PRESET) else Path(config.model.path)
 
 
 def _gguf(config: Config, request: Request) -> str | None:
@@ -188,7 +209,10 @@ def _choose(request: Request, scripts: Sequence[str], old: bool) -> list[str]:
             raise MetaAgentXError(f"there is no method {name!r}: did you mean {usual[near[0]]!r}?")
         if usual[name] in OLD_NAMES and not old:
             raise MetaAgentXError(f"{usual[name]} needs the model from before the training: name it with --against")
-    return [name for key, name in usual.items() if key in wanted]
+    chosen = [name for key, name in usual.items() if key in wanted]
+    if VOTES in chosen and TRAINED not in chosen:
+        raise MetaAgentXError(f"{VOTES} has the budget of {TRAINED}: measure that as well")
+    return chosen
 
 
 def _plain(name: str) -> str:
@@ -198,6 +222,9 @@ def _plain(name: str) -> str:
 
 def _read_script(path: Path) -> str:
     try:
-        return path.read_text("utf-8")
+        script = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise MetaAgentXError(f"{path} cannot be read as a script: {error}") from None
+    for problem in validate(script):
+        raise MetaAgentXError(f"the script {path} cannot run: {problem}")
+    return script

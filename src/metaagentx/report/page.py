@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
-from ..config import Config, load_config
+from ..config import Config, load_recipe
 from ..errors import MetaAgentXError
 from ..runs import Best, Run
 from ..runs.files import explained, write_whole
@@ -150,7 +150,7 @@ def _history(run: Run) -> History:
 
 def _config(run: Run) -> tuple[Config | None, list[str]]:
     try:
-        return load_config(run.directory / "config.toml"), []
+        return load_recipe(run.directory / "config.toml").written, []
     except MetaAgentXError as error:
         return None, [f"What the run was told to do is not known: {error}"]
 
