@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from metaagentx.config import load_config
+from metaagentx.config import load_config, load_recipe
 from metaagentx.errors import MetaAgentXError
 from metaagentx.quickstart import WHOLE, cold_settings
 from metaagentx.runs.files import write_whole
@@ -73,7 +73,7 @@ class Result:
 
 async def one(name: str, seed: int, root: Path) -> None:
     """Train and test one variant, or only make the cold start."""
-    from metaagentx.config import to_toml
+    from metaagentx.config import portable, to_toml
     from metaagentx.evaluation.request import Request, evaluate_run
     from metaagentx.quickstart import Places, cold_start
     from metaagentx.runs import Run
@@ -86,7 +86,8 @@ async def one(name: str, seed: int, root: Path) -> None:
         await cold_start(config, places, WHOLE)
         return
     directory = places.root / _file(name)
-    run = Run.resume(directory) if (directory / "run.json").exists() else Run.create(directory, to_toml(config))
+    text = to_toml(portable(config, directory))
+    run = Run.resume(directory) if (directory / "run.json").exists() else Run.create(directory, text)
     await train(run, config)
     methods = () if name == WHOLE_RECIPE else ("metaagentx",)
     request = Request(
@@ -261,7 +262,7 @@ def main() -> None:
     given = parser.parse_args()
     try:
         settings = {
-            "recipe": load_config(RECIPE).model_dump(mode="json"),
+            "recipe": load_recipe(RECIPE).written.model_dump(mode="json"),
             "cold start": cold_settings(WHOLE),
             "variants": variants(),
         }

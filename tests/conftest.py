@@ -1,4 +1,5 @@
-"""One event loop for the whole session, so that tests can share a sandbox; one sandbox per tier."""
+"""One event loop for the whole session, so that tests can share a sandbox; one sandbox per tier; one
+process that commands are forked from."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -8,6 +9,7 @@ import pytest
 
 from metaagentx.rewards.graders import Graders
 from metaagentx.sandbox import Sandbox, Tier
+from tests.trainers import Mother
 
 
 @pytest.fixture(scope="session")
@@ -43,3 +45,11 @@ def graders(runner: asyncio.Runner) -> Iterator[Graders]:
     graders = Graders()
     yield runner.run(graders.__aenter__())
     runner.run(graders.__aexit__(None, None, None))
+
+
+@pytest.fixture(scope="session")
+def mother(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mother]:
+    """Starts commands quickly, one at a time."""
+    mother = Mother(tmp_path_factory.mktemp("mother") / "command")
+    yield mother
+    mother.close()

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from metaagentx.errors import MetaAgentXError
-from metaagentx.loggers import PACKAGES, WRITERS, Loggers, _mlflow_name, _State, open_loggers
+from metaagentx.loggers import PACKAGES, WRITERS, Loggers, _mlflow_name, _State, check_loggers, open_loggers
 
 CONFIG = {"train": {"lr": 5e-6, "tasks": ["gsm8k"]}, "directory": Path("runs")}
 METRICS = {"solved": 0.5, "reward/gym:chain_sum?max_terms=4": 0.25}
@@ -195,3 +195,15 @@ def test_trackio_goes_on_with_the_same_run(tmp_path: Path, monkeypatch: pytest.M
 )
 def test_names_for_mlflow(name: str, allowed: str) -> None:
     assert _mlflow_name(name) == allowed
+
+
+@needs("tensorboard")
+@pytest.mark.parametrize(
+    "damage", ["", "{", "[]", "null", '{"ids": {}}', '{"ids": {"a": 1}, "steps": {}}', "[" * 100_000]
+)
+def test_a_damaged_memory_is_one_line_with_the_fix(tmp_path: Path, damage: str) -> None:
+    (tmp_path / "loggers.json").write_text(damage)
+    with pytest.raises(MetaAgentXError) as refused:
+        check_loggers(["tensorboard"], tmp_path)
+    assert str(refused.value).startswith(f"{tmp_path / 'loggers.json'} is damaged: remove it")
+    check_loggers([], tmp_path)

@@ -1,12 +1,23 @@
 """Paths in recipes: from where they are written, whatever the working directory, and in a run that can be moved."""
 
+import json
+import re
+import shutil
+import time
 from pathlib import Path
 
 import pytest
 
+import metaagentx.backends.local.threads  # noqa: F401  before torch
+
+# isort: split
+from metaagentx.backends.local.presets import new_model
 from metaagentx.config import load_config, load_recipe, portable, to_toml
 from metaagentx.config.bundled import BUNDLED
 from metaagentx.errors import MetaAgentXError
+from metaagentx.runs import Run
+from metaagentx.session import run_recipe
+from tests.trainers import Mother
 
 RECIPE = """
 steps = 1
@@ -75,3 +86,94 @@ def test_a_directory_that_a_mixture_cannot_hold(project: Path, monkeypatch: pyte
     config = load_config(odd / "my.toml")
     assert config.tasks.train == "2*jsonl:own/tasks.jsonl?max_chars=9 + gsm8k?file=g.jsonl&max_chars=9 + gym:gcd"
     assert portable(config, odd / "run").tasks.train.startswith("2*jsonl:../own/tasks.jsonl?")
+
+
+# Commands
+
+
+SMALL = """
+steps = 1
+stages = [{ steps = 1, executor = 1e-3 }]
+model = { path = "student", compiled = false }
+tasks = { train = "jsonl:tasks/own.jsonl", held_out = 2, per_step = 1 }
+rollout = { designs = 2, executions = 1, designer_tokens = 6, executor_tokens = 6, calls = 4 }
+"""
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recipe with all that it names beside it: model, tasks and their grader."""
+    home = tmp_path_factory.mktemp("home") / "project"
+    (home / "tasks").mkdir(parents=True)
+    new_model(home / "student", "nano")
+    (home / "recipe.toml").write_text(SMALL)
+    rows = [{"question": f"Rain {n}?", "grader": "rain:check", "data": n} for n in range(6)]
+    (home / "tasks" / "own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (home / "tasks" / "rain.py").write_text("def check(answer, data):\n    return 0.5\n")
+    return home
+
+
+def test_a_run_is_trained_moved_forked_resumed_evaluated_and_reported_from_anywhere(home: Path, mother: Mother) -> None:
+    def do(command: str, *words: object) -> None:
+        ended = mother.run(*words, command=command, cwd=elsewhere)
+        assert ended.code == 0, ended.err
+
+    elsewhere = home.with_name("elsewhere")
+    elsewhere.mkdir()
+    do("train", "../project/recipe.toml", "--run", "../project/run")
+    moved = home.rename(home.with_name("moved"))
+    do("train", "--fork", "../moved/run@1", "--run", "fork", "--set", "steps=2")
+    assert f'path = "{moved / "student"}"' in (elsewhere / "fork" / "config.toml").read_text()
+    shutil.rmtree(elsewhere / "fork" / "checkpoints" / "000002")
+    do("train", "--resume", "fork")
+    assert Run.open(elsewhere / "fork").next_step == 2
+    for _ in range(2):
+        do("eval", moved / "run", "--methods", "metaagentx,cold-start")
+        measured = json.loads((moved / "run" / "evaluation" / "000001" / "evaluation.json").read_text())
+        assert list(measured["sets"]) == ["jsonl:own.jsonl"]
+        moved = moved.rename(moved.with_name("again"))  # what was measured stays valid
+    do("report", moved / "run")
+    shutil.move(moved / "run", elsewhere / "alone")
+    (moved / "student").rename(moved / "gone")
+    ended = mother.run("alone", "--methods", "cold-start", command="eval", cwd=elsewhere)
+    assert "cold start needs the model from before the training: name it with --against" in ended.err
+    fork = mother.run("--fork", "alone@1", "--run", "new", "--set", "steps=2", cwd=elsewhere)
+    assert re.search(
+        rf'there is no model at {elsewhere}/student \(model\.path = "\.\./student" in alone/config\.toml\): ', fork.err
+    )
+    assert not (elsewhere / "new").exists()
+
+
+def test_a_run_of_an_older_version_is_found_from_its_working_directory(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = home.with_name("older")
+    (place / "models" / "student").mkdir(parents=True)
+    monkeypatch.chdir(place)
+    run = Run.create(Path("runs/old"), SMALL.replace('"student"', '"models/student"'))
+    assert run_recipe(run).config.model.path == str(place / "models/student")
+    run = Run.create(Path("runs/one"), SMALL.replace('"student"', '"../student"'))
+    (place / "runs" / "student").mkdir()
+    alone = (place / "runs" / "one").rename(place / "archived")
+    assert run_recipe(Run.open(alone)).config.model.path == str(place / "runs/student"), "from where it was made"
+
+
+def test_a_run_that_is_moved_while_the_model_loads_is_one_line(home: Path, mother: Mother) -> None:
+    place = home.with_name("vanishing")
+    place.mkdir()
+    words = ["--set", "model.path='preset:nano'", "--set", "tasks.train='gym:gcd'", "--set", "steps=1000"]
+    (place / "recipe.toml").write_text(SMALL)
+    trainer = mother.start("recipe.toml", "--run", "run", *words, cwd=place)
+    end = time.monotonic() + 60
+    while not any((place / "run").glob(".model.*")) and not (place / "run" / "model").exists():
+        assert time.monotonic() < end, "it never began"
+        time.sleep(0.001)
+    (place / "run").rename(place / "moved")
+    ended = mother.wait()
+    assert trainer and ended.code == 2
+    assert re.fullmatch(
+        r"metaagentx: run was moved or removed while it was in use: put it back and go on with: "
+        r"\S*metaagentx train --resume run, or resume it where it is now",
+        ended.err.splitlines()[-1],
+    )
+    assert "Traceback" not in ended.err and not (place / "run").exists()

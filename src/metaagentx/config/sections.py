@@ -44,7 +44,7 @@ class ModelConfig(Section):
     """The language model, and how the two roles share it."""
 
     path: Text
-    """Directory of a model in Hugging Face format, or `preset:tiny` for a new small model."""
+    """Directory of a model in Hugging Face format, relative to the recipe, or `preset:tiny` for a new small model."""
     gguf_file: Text | None = None
     """The file in that directory, where the weights are in GGUF format."""
     sharing: Literal["shared", "lora", "separate"] = "shared"
@@ -75,7 +75,8 @@ class TasksConfig(Section):
     per_step: Batch = 8
     """Tasks in the batch of a step."""
     data_dir: Folder | None = None
-    """Where files of published data sets are looked for. Not set: `data`."""
+    """Where files of published data sets are looked for, relative to the recipe. Not set: `data` in the working
+    directory."""
 
 
 class RolloutConfig(Section):

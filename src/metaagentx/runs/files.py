@@ -103,7 +103,10 @@ def directory_appears(path: Path) -> Iterator[Path]:
     shutil.rmtree(unfinished, ignore_errors=True)
     try:
         unfinished.mkdir()
+        made = unfinished.stat()
         yield unfinished
+        if not os.path.samestat(made, unfinished.stat()):  # moved away, and made again by whoever wrote into it
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path.parent))
         flush_all(unfinished)
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)

@@ -80,7 +80,8 @@ class Run:
         return cls(directory)._new()
 
     def _new(self) -> Self:
-        self._made = self.directory.stat()
+        with suppress(OSError):
+            self._made = self.directory.stat()
         return self
 
     def discard(self) -> None:
@@ -304,7 +305,13 @@ class Run:
             here = (self.directory / "lock").stat()
         except OSError:
             here = None
-        if self._lock is not None and (here is None or not os.path.samestat(here, os.fstat(self._lock))):
+        if self._lock is None:
+            moved = not self.directory.exists()
+        else:
+            moved = here is None or not os.path.samestat(here, os.fstat(self._lock))
+        if moved:
+            with suppress(OSError):
+                self.directory.rmdir()  # left empty by what was being written when it was moved
             raise MetaAgentXError(
                 f"{self.directory} was moved or removed while it was in use: put it back and go on with: "
                 f"{resume_command(self.directory)}, or resume it where it is now"
