@@ -33,6 +33,7 @@ LAYERS = [
     {"evaluation"},
     {"report", "viewer", "doctor"},
     {"quickstart"},
+    {"interrupts"},
     {
         "doctor_view",
         "cli_grade",

@@ -58,8 +58,12 @@ class Mother:
 
     def start(self, *words: object, largest_file: int = 0) -> int:
         """Begin `metaagentx train` with these words; the number of its process."""
+        return self.start_command("train", *words, largest_file=largest_file)
+
+    def start_command(self, *words: object, largest_file: int = 0) -> int:
+        """Begin any command."""
         assert self._process.stdin
-        command = ["train", *(str(word) for word in words)]
+        command = [str(word) for word in words]
         self._process.stdin.write(json.dumps([command, str(self._output), largest_file]) + "\n")
         self._process.stdin.flush()
         return int(self._line())

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from . import interrupts
 from .errors import MetaAgentXError
 
 if TYPE_CHECKING:
@@ -28,8 +29,6 @@ def coldstart(  # noqa: PLR0913, PLR0917  options of a command
     seed: Annotated[int, typer.Option(help="Of tasks and draws.")] = 0,
 ) -> None:
     """Let a teacher design and execute, and keep what solved its task. A stopped one goes on by the same command."""
-    import asyncio
-
     from .coldstart import write_rows
     from .config import Config
     from .runs.files import held
@@ -51,7 +50,7 @@ def coldstart(  # noqa: PLR0913, PLR0917  options of a command
             return await ask_teacher(config, policy, lesson, out / "batches")
 
     with held(out):
-        rows, bill = asyncio.run(ask())
+        rows, bill = interrupts.run(ask())
         write_rows(out / "coldstart.jsonl", rows)
     solved = bill.solved / max(1, bill.executions)
     cost = bill.cost(price_read, price_written)
@@ -82,8 +81,6 @@ def sft(  # noqa: PLR0913, PLR0917  options of a command
     seed: Annotated[int, typer.Option()] = 0,
 ) -> None:
     """Teach both roles, on shared weights, with loss on the replies only. A stopped one goes on by the same command."""
-    import asyncio
-
     from .coldstart import read_rows
     from .runs.files import held
     from .session import teach_model
@@ -101,7 +98,7 @@ def sft(  # noqa: PLR0913, PLR0917  options of a command
     )
     work = out.with_name(f"{out.name}.work")
     with held(work):
-        losses = asyncio.run(teach_model(read_rows(rows), model, out, options, work))
+        losses = interrupts.run(teach_model(read_rows(rows), model, out, options, work))
     typer.echo(f"{out}: loss {losses[0]:.3f} at first, {losses[-1]:.3f} at last, {len(losses)} steps")
 
 
@@ -111,12 +108,7 @@ def quickstart(
     seed: Annotated[int, typer.Option(help="The same seed gives the same numbers.")] = 0,
 ) -> None:
     """From nothing to a trained system, a report and what to try next, on a laptop. Stopped, it goes on."""
-    import asyncio
-
     from .config.bundled import find_recipe
     from .quickstart import everything
 
-    try:
-        asyncio.run(everything(find_recipe(recipe), directory, [f"seed={seed}"], typer.echo))
-    except KeyboardInterrupt:
-        raise MetaAgentXError("stopped; the same command goes on from here") from None
+    interrupts.run(everything(find_recipe(recipe), directory, [f"seed={seed}"], typer.echo))

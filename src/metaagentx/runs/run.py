@@ -1,5 +1,6 @@
 """One run directory: what is written when, and what entering it again goes back to."""
 
+import asyncio
 import os
 import shlex
 import shutil
@@ -155,6 +156,9 @@ class Run:
             command = resume_command(self.directory)
             cure = "" if command in str(error) else f"; when that is mended, go on with: {command}"
             raise MetaAgentXError(f"{error}{cure}") from error
+        except asyncio.CancelledError:
+            self.log(f"stopped after {self.next_step} steps")
+            raise
         self.log(f"{self.next_step} steps are done")
 
     def log(self, line: str) -> None:
