@@ -34,6 +34,7 @@ LAYERS = [
     {"evaluation", "collection"},
     {"report", "viewer", "doctor"},
     {"quickstart"},
+    {"interrupts"},
     {
         "doctor_view",
         "cli_grade",

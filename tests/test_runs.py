@@ -348,6 +348,49 @@ def test_missing_metrics_are_told(directory: Path) -> None:
         Run.resume(directory)
 
 
+def test_damaged_metrics_offer_a_way_out_that_works(directory: Path) -> None:
+    with Run.create(directory, CONFIG) as run:
+        train(run, 5, every=4)
+    metrics = directory / "metrics.jsonl"
+    lines = metrics.read_text().splitlines(keepends=True)
+
+    def refused(text: str, said: str) -> str:
+        """Damage the file; return the line to write that the message offers."""
+        metrics.write_text(text)
+        with pytest.raises(MetaAgentXError) as caught:
+            Run.resume(directory)
+        assert "\n" not in str(caught.value) and said in str(caught.value)
+        assert "figures are lost" in str(caught.value)
+        return str(re.findall(r"\{.*?\}", str(caught.value))[0]) + "\n"
+
+    # A line in the middle, a line that is gone, the end cut off: what the message says makes it whole again.
+    offered = refused("".join([lines[0], "{]\n", *lines[2:]]), "line 2: this is no JSON object")
+    metrics.write_text("".join([lines[0], offered, *lines[2:]]))
+    assert Run.resume(directory).next_step == 4
+    offered = refused("".join([lines[0], *lines[2:]]), "line 2: this should be step 1")
+    metrics.write_text("".join([lines[0], offered, *lines[1:]][:2] + lines[2:]))
+    assert Run.resume(directory).next_step == 4
+    offered = refused("".join(lines[:3]) + lines[3][:9], "after line 3")
+    metrics.write_text("".join(lines[:3]) + offered.replace("N", "3"))
+    with Run.resume(directory) as run:
+        assert [line["step"] for line in run.metrics()] == [0, 1, 2, 3]
+    metrics.unlink()
+    with pytest.raises(MetaAgentXError, match=r"is missing: .* for each step from 0 to 3"):
+        Run.resume(directory)
+
+
+def test_damage_after_the_newest_checkpoint_goes_away_with_a_resume(directory: Path) -> None:
+    with Run.create(directory, CONFIG) as run:
+        train(run, 5, every=4)
+    metrics = directory / "metrics.jsonl"
+    lines = metrics.read_text().splitlines(keepends=True)
+    metrics.write_text("".join(lines[:4]) + "{]\n")
+    with pytest.raises(MetaAgentXError, match=r"line 5: .* --resume \S+, which does that step again"):
+        Run.open(directory).metrics()
+    with Run.resume(directory) as run:
+        assert [line["step"] for line in run.metrics()] == [0, 1, 2, 3]
+
+
 def test_the_newest_and_the_best_checkpoints_are_kept(directory: Path) -> None:
     with Run.create(directory, CONFIG) as run:
         train(run, 2)

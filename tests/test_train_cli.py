@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ STAGES = "{ steps = 1, designer = 1e-3 }, { steps = 2, executor = 1e-3 }"
 SETTINGS = [
     "rollout.designs=2", "rollout.executions=2", "rollout.designer_tokens=64", "tasks.per_step=2", "tasks.held_out=2",
     f"run.checkpoint_every={EVERY}", "run.keep_checkpoints=8", "evaluation.every=4", "evaluation.tasks=2",
+    "run.stop_after_failed_steps=0",
 ]  # fmt: skip
 
 
@@ -46,7 +48,7 @@ def begin(place: Path, name: str, *settings: str) -> list[object]:
 def undisturbed(place: Path, mother: Mother) -> Path:
     ended = mother.run(*begin(place, "undisturbed"))
     assert ended.code == 0, ended.err
-    lines = ended.err.splitlines()
+    lines = [line for line in ended.err.splitlines() if not line.startswith("no design of step")]  # four may all fail
     assert [line.split(" · ")[0] for line in lines[:2]] == ["step 1/12 designer learns", "step 2/12 executor learns"]
     assert re.fullmatch(r"step 4/12 evaluation [01]\.\d{3}", lines[3])
     assert len(lines) == STEPS + 3
@@ -228,10 +230,69 @@ def test_a_second_trainer_is_refused_and_the_first_can_be_interrupted(mother: Mo
     assert second.stderr == f"metaagentx: {directory} is in use by {process}: wait for it or stop it\n"
     assert second.returncode == 2
     if first.code:  # it may have finished meanwhile
-        said = f"metaagentx: stopped; go on with: metaagentx train --resume {directory}"
-        assert (first.code, first.err.splitlines()[-1]) == (2, said)
+        done = Run.open(directory).next_step
+        said = f"metaagentx: stopped after {done} steps; resume with: metaagentx train --resume {directory}"
+        assert (first.code, first.err.splitlines()[-1]) == (130, said)
         assert mother.run("--resume", directory).code == 0
-    assert remembered(directory) == remembered(undisturbed)
+    found, whole = remembered(directory), remembered(undisturbed)
+    assert found.pop("checkpoints")[-1:] == whole.pop("checkpoints")[-1:]  # an interrupted run may have one more
+    assert found == whole
+
+
+def wait_until(happened: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not happened():
+        assert time.monotonic() < end, "the moment never came"
+        time.sleep(0.002)
+
+
+def weights(checkpoint: Path) -> dict[str, bytes]:
+    """All of a checkpoint but what it knows of the best one."""
+    files = [path for path in checkpoint.rglob("*") if path.is_file() and path.name != "state.json"]
+    return {str(path.relative_to(checkpoint)): path.read_bytes() for path in files}
+
+
+def test_a_run_that_is_stopped_keeps_every_finished_step(place: Path, mother: Mother, undisturbed: Path) -> None:
+    """Its first checkpoint would be due after 100 steps. Neither signal changes what comes out in the end."""
+    directory = place / "stopped"
+    words = begin(place, "stopped", "run.checkpoint_every=100", "evaluation.every=0", "steps=8")
+    for number, steps in ((signal.SIGTERM, 1), (signal.SIGINT, 3)):
+        before = lives(directory)
+        trainer = mother.start(*words)
+        wait_until_it_trains(directory, before)
+        wait_until(lambda steps=steps: len(Run.open(directory).metrics()) >= steps)  # type: ignore[misc]
+        ended = mother.kill(trainer, number)
+        done = len(Run.open(directory).metrics())
+        said = f"metaagentx: stopped after {done} steps; resume with: metaagentx train --resume {directory}"
+        assert (ended.code, ended.err.splitlines()[-1]) == (130, said)
+        assert "Traceback" not in ended.err and not list(directory.rglob(".*"))
+        assert Run.open(directory).next_step == done >= steps
+        assert f"stopped after {done} steps" in (directory / "log.txt").read_text()
+        words = ["--resume", directory]
+    assert mother.run(*words).code == 0
+    run, whole = Run.open(directory), Run.open(undisturbed)
+    lines = [{k: v for k, v in timeless(line).items() if k != "evaluation/solved"} for line in whole.metrics()[:8]]
+    assert [timeless(line) for line in run.metrics()] == lines
+    assert weights(run.checkpoint_at(8)) == weights(whole.checkpoint_at(8))
+
+
+def test_every_long_command_ends_in_the_same_way(place: Path, mother: Mother, undisturbed: Path) -> None:
+    rows = place / "rows.jsonl"
+    chat = '{"role": "user", "content": "1 + 1?"}, {"role": "assistant", "content": "2"}'
+    rows.write_text("".join(f'{{"messages": [{chat}], "role": "{role}"}}\n' for role in ("designer", "executor")))
+    commands: list[tuple[list[object], Path]] = [
+        (["coldstart", "gym:gcd", "--count", 10**4, "--out", place / "cold"], place / "cold" / "lock"),
+        (["sft", rows, "--model", "preset:nano", "--steps", 10**6, "--out", place / "m"], place / "m.work" / "lock"),
+        (["eval", undisturbed, "--samples", 10**4, "--out", place / "eval"], place / "eval" / "lock"),
+        (["quickstart", "--dir", place / "quick"], place / "quick" / "settings.json"),
+    ]
+    for words, there in commands:
+        process = mother.start_command(*words)
+        wait_until(there.exists)
+        ended = mother.kill(process, signal.SIGTERM)
+        said = "metaagentx: stopped; the same command goes on from here"
+        assert (words[0], ended.code, ended.err.splitlines()[-1]) == (words[0], 130, said)
+        assert "Traceback" not in ended.err
 
 
 # Refused
@@ -241,6 +302,10 @@ def test_a_second_trainer_is_refused_and_the_first_can_be_interrupted(mother: Mo
     ("words", "said"),
     [
         ([], "say what to train: a RECIPE, --resume RUN, or --fork RUN@STEP"),
+        (["recipe.toml", "--resume", "undisturbed"], "RECIPE and --resume exclude each other: a RECIPE starts .*"),
+        (["recipe.toml", "--fork", "undisturbed@8"], "RECIPE and --fork exclude each other: a RECIPE starts .*"),
+        (["--resume", "undisturbed", "--fork", "undisturbed@8"], "--resume and --fork exclude each other: .*"),
+        (["recipe.toml", "--set", f"steps={10**26}"], rf".*steps = {10**26} is refused: .* from 1 to 1_000_000_000"),
         (["nothing.toml"], r"\S*nothing\.toml cannot be read \(No such file or directory\): .*"),
         (["recipe.toml", "--set", "rollout.desings=3"], r".*rollout\.desings.*did you mean.*designs.*"),
         (

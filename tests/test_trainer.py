@@ -459,12 +459,12 @@ def test_a_run_in_which_no_design_can_run_says_so_at_once_and_stops(
     made = actors("I have no idea.", RIGHT)
     lines = shown(runner, config, made, shared, Run.create(tmp_path / "run", to_toml(config)))
     why = "(first: no_script: there is no script: write it between <code> and </code>)"
-    cure = "run a cold start and SFT first, see docs/coldstart.md"
-    said = f"no design of step 1 could run {why}. The model does not know the workflow language: {cure}"
+    cure = "A model that does not know the workflow language needs a cold start and SFT first: see docs/coldstart.md"
+    said = f"no design of step 1 could run {why}. {cure}"
     assert [line for line in lines if "could run" in line][:-1] == [said]
     assert lines.index(said) == 0 and len(lines) == 1 + 3 + 1
-    stopped = f"no design of the last 3 steps could run {why}, so nothing was learned. The model does not know the "
-    assert lines[-1].startswith(stopped) and cure in lines[-1] and "run.stop_after_failed_steps" in lines[-1]
+    stopped = f"no design of the last 3 steps could run {why}, so nothing was learned. {cure}."
+    assert lines[-1].startswith(stopped) and "run.stop_after_failed_steps" in lines[-1]
     assert f"metaagentx train --resume {tmp_path / 'run'}" in lines[-1]
     run = Run.resume(tmp_path / "run")
     assert said in (run.directory / "log.txt").read_text()

@@ -59,10 +59,14 @@ class Mother:
 
     def start(self, *words: object, largest_file: int = 0, command: str = "train", cwd: Path | None = None) -> int:
         """Begin `metaagentx train`, or another command, with these words; the number of its process."""
+        return self.start_command(command, *words, largest_file=largest_file, cwd=cwd)
+
+    def start_command(self, *words: object, largest_file: int = 0, cwd: Path | None = None) -> int:
+        """Begin any command."""
         assert self._process.stdin
-        line = [command, *(str(word) for word in words)]
+        command = [str(word) for word in words]
         place = str(cwd) if cwd else ""
-        self._process.stdin.write(json.dumps([line, str(self._output), largest_file, place]) + "\n")
+        self._process.stdin.write(json.dumps([command, str(self._output), largest_file, place]) + "\n")
         self._process.stdin.flush()
         return int(self._line())
 

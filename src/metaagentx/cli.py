@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from . import interrupts
 from .cli_eval import evaluate_command
 from .cli_grade import grade
 from .cli_learn import coldstart, quickstart, sft
@@ -14,7 +15,7 @@ from .cli_recipes import recipes_app
 from .cli_report import report_command
 from .cli_tasks import tasks_app
 from .cli_train import train
-from .errors import MetaAgentXError, path_problem
+from .errors import Interrupted, MetaAgentXError, path_problem
 
 EXTRAS = {
     **dict.fromkeys(("torch", "transformers", "tokenizers", "peft", "safetensors", "jinja2"), "local,tasks"),
@@ -82,9 +83,13 @@ app.add_typer(tasks_app, name="tasks")
 
 
 def main() -> None:
-    """The entry point: what a user can mend is one line and exit code 2."""
+    """The entry point: what a user can mend is one line and exit code 2, and a signal one line and 130."""
+    interrupts.install()
     try:
         app()
+    except Interrupted as stopped:
+        typer.echo(f"metaagentx: {stopped.message}", err=True)
+        sys.exit(stopped.code)
     except MetaAgentXError as error:
         typer.echo(f"metaagentx: {error}", err=True)
         sys.exit(2)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from .errors import MetaAgentXError
+from . import interrupts
 
 
 def evaluate_command(  # noqa: PLR0913, PLR0917  the options of a command are its parameters
@@ -33,8 +33,6 @@ def evaluate_command(  # noqa: PLR0913, PLR0917  the options of a command are it
     checkpoint: Annotated[str, typer.Option(help="best, last, or a step.")] = "best",
 ) -> None:
     """Measure a run against other methods: same tasks, same seeds, equal budgets. Stopped, the same command goes on."""
-    import asyncio
-
     from .evaluation.request import Request, evaluate_run
 
     request = Request(
@@ -49,10 +47,7 @@ def evaluate_command(  # noqa: PLR0913, PLR0917  the options of a command are it
         out=out,
         checkpoint=checkpoint,
     )
-    try:
-        answer = asyncio.run(evaluate_run(request))
-    except KeyboardInterrupt:
-        raise MetaAgentXError("stopped; the same command goes on from here") from None
+    answer = interrupts.run(evaluate_run(request))
     typer.echo(answer.found.to_markdown())
     if answer.missing is not None:
         typer.echo(f"Left out: methods with the model from before the training, for there is none at {answer.missing}.")

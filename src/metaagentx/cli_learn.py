@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from .errors import MetaAgentXError
+from . import interrupts
 
 
 def coldstart(  # noqa: PLR0913, PLR0917  options of a command
@@ -36,8 +36,6 @@ def coldstart(  # noqa: PLR0913, PLR0917  options of a command
     seed: Annotated[int | None, typer.Option(help="Of tasks and draws; the recipe's by default.", min=0)] = None,
 ) -> None:
     """Let a teacher design and execute, and keep what solved its task. A stopped one goes on by the same command."""
-    import asyncio
-
     from .collection import ColdStart, Teacher, describe, row_targets, run_cold_start
     from .config.bundled import find_recipe
 
@@ -54,7 +52,7 @@ def coldstart(  # noqa: PLR0913, PLR0917  options of a command
         seed=seed,
         targets=row_targets(designer_rows, executor_rows),
     )
-    rows, bill = asyncio.run(run_cold_start(request))
+    rows, bill = interrupts.run(run_cold_start(request))
     for line in describe(request, rows, bill):
         typer.echo(line)
     cost = bill.cost(price_read, price_written)
@@ -72,8 +70,6 @@ def sft(  # noqa: PLR0913, PLR0917  options of a command
     seed: Annotated[int, typer.Option()] = 0,
 ) -> None:
     """Teach both roles, on shared weights, with loss on the replies only. A stopped one goes on by the same command."""
-    import asyncio
-
     from .coldstart import read_rows
     from .preflight import check_model_setting, check_new
     from .runs.files import explained, held
@@ -96,7 +92,7 @@ def sft(  # noqa: PLR0913, PLR0917  options of a command
     with held(work), explained(str(work), "make room, and the same command goes on"):
         settings = sft_settings(chats, model, options)
         same_settings(work / "settings.json", settings, "--out", [work / "new", work / "sft" / "state.json"])
-        losses = asyncio.run(teach_model(chats, model, out, options, work))
+        losses = interrupts.run(teach_model(chats, model, out, options, work))
     typer.echo(f"{out}: loss {losses[0]:.3f} at first, {losses[-1]:.3f} at last, {len(losses)} steps")
 
 
@@ -111,14 +107,9 @@ def quickstart(
     ] = False,
 ) -> None:
     """From nothing to a trained system, a report and what to try next, on a laptop. Stopped, it goes on."""
-    import asyncio
-
     from .config.bundled import find_recipe
     from .quickstart import SMALL, SMALL_OVERRIDES, WHOLE, everything
 
     directory = directory or Path("runs/quickstart-small" if small else "runs/quickstart")
     overrides = [*(SMALL_OVERRIDES if small else ()), f"seed={seed}"]
-    try:
-        asyncio.run(everything(find_recipe(recipe), directory, overrides, typer.echo, SMALL if small else WHOLE))
-    except KeyboardInterrupt:
-        raise MetaAgentXError("stopped; the same command goes on from here") from None
+    interrupts.run(everything(find_recipe(recipe), directory, overrides, typer.echo, SMALL if small else WHOLE))

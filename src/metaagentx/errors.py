@@ -1,4 +1,4 @@
-"""The base of errors that a person can do something about, and the words for files that cannot be used."""
+"""The errors that a person can do something about, the end that a person asked for, and words for unusable files."""
 
 import errno
 import os
@@ -8,6 +8,17 @@ from pathlib import Path
 
 class MetaAgentXError(Exception):
     """One clear line that names the thing and the fix. The command line prints it and exits with 2."""
+
+
+class Interrupted(SystemExit):
+    """A signal ended the command. The command line prints the message and exits with 130.
+
+    An exit and no exception of ours: nothing that handles errors holds it up.
+    """
+
+    def __init__(self, message: str = "stopped; the same command goes on from here") -> None:
+        super().__init__(130)
+        self.message = message
 
 
 def access_problem(path: Path, verb: str = "read") -> str:

@@ -8,7 +8,7 @@ from .errors import MetaAgentXError
 from .types import Design, Rollout
 
 _SHOWN_CHARACTERS = 200
-_COLD_START = "run a cold start and SFT first, see docs/coldstart.md"
+_COLD_START = "A model that does not know the workflow language needs a cold start and SFT first: see docs/coldstart.md"
 
 
 class Standstill:
@@ -53,5 +53,5 @@ class Standstill:
         if 2 * cut > len(designs):
             count, tokens = f"{cut} of {len(designs)}", self._designer_tokens
             cure = f"{count} replies were cut off: raise rollout.designer_tokens, which is {tokens}"
-            return f"{cure}; or, if the model does not know the workflow language, {_COLD_START}"
-        return f"The model does not know the workflow language: {_COLD_START}"
+            return f"{cure}. {_COLD_START}"
+        return _COLD_START

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -36,8 +36,11 @@ def json_line(value: JSON, *, sort_keys: bool = False) -> bytes:
         return (json.dumps(value, sort_keys=sort_keys) + "\n").encode()
 
 
-def read_lines(path: Path) -> Iterator[dict[str, JSON]]:
-    """The objects of a file. A last line without its end was cut off while it was written and is left out."""
+def read_lines(path: Path, cure: Callable[[int], str] = lambda number: "") -> Iterator[dict[str, JSON]]:
+    """The objects of a file. A last line without its end was cut off while it was written and is left out.
+
+    `cure` says what to do about a damaged line, by its number.
+    """
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             if not line.endswith(b"\n"):
@@ -47,8 +50,15 @@ def read_lines(path: Path) -> Iterator[dict[str, JSON]]:
             except (ValueError, RecursionError):
                 value = None
             if not isinstance(value, dict):
-                raise MetaAgentXError(f"{path}, line {number}: this is no JSON object, so the file is damaged")
+                raise MetaAgentXError(
+                    f"{path}, line {number}: this is no JSON object, so the file is damaged{cure(number)}"
+                )
             yield value
+
+
+def empty_metrics(step: int | str) -> str:
+    """A line that stands for a step whose metrics are lost, as a person may write it into metrics.jsonl."""
+    return f'{{"format": {FORMAT}, "step": {step}}}'
 
 
 def finite_fields(fields: Mapping[str, JSON]) -> dict[str, JSON]:

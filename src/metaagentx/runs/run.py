@@ -1,5 +1,6 @@
 """One run directory: what is written when, and what entering it again goes back to."""
 
+import asyncio
 import os
 import shlex
 import shutil
@@ -17,6 +18,7 @@ from . import files, records
 from .records import Best
 from .trees import read_rollouts, rollout_to_json
 
+_LOST = "its figures are lost, and training needs none of them"
 Policies: TypeAlias = Mapping[str, Policy] | Mapping[Role, Policy]
 
 
@@ -166,7 +168,7 @@ class Run:
     def metrics(self) -> list[dict[str, JSON]]:
         """What each finished step measured."""
         with files.explained_reading():
-            return list(records.read_lines(self.directory / "metrics.jsonl"))
+            return list(records.read_lines(self.directory / "metrics.jsonl", self._cure))
 
     def rollouts(self, step: int) -> list[Rollout]:
         """The rollouts of a step, without tokens."""
@@ -191,6 +193,9 @@ class Run:
             command = resume_command(self.directory)
             cure = "" if command in str(error) else f"; when that is mended, go on with: {command}"
             raise MetaAgentXError(f"{error}{cure}") from error
+        except asyncio.CancelledError:
+            self.log(f"stopped after {self.next_step} steps")
+            raise
         self.log(f"{self.next_step} steps are done")
 
     def log(self, line: str) -> None:
@@ -278,18 +283,32 @@ class Run:
     def _metrics_below(self, steps: int) -> bytes:
         """The lines of the first `steps` steps, as they stand in the file."""
         path = self.directory / "metrics.jsonl"
+        every = f"one line {records.empty_metrics('N')} for each step"
         with files.explained_reading():
             if not files.exists(path):
-                raise MetaAgentXError(f"{path} is missing")
+                rest = f"write it with {every} from 0 to {steps - 1}; {_LOST}" if steps else "make an empty file"
+                raise MetaAgentXError(f"{path} is missing: put it back, or {rest}")
             data = path.read_bytes()
         found = 0
-        for step, line in zip(range(steps), records.read_lines(path), strict=False):
+        for step, line in zip(range(steps), records.read_lines(path, self._cure), strict=False):
             if line.get("step") != step:
-                raise MetaAgentXError(f"{path}, line {step + 1}: this should be step {step}, so a line is missing")
+                raise MetaAgentXError(
+                    f"{path}, line {step + 1}: this should be step {step}, so a line is missing: insert "
+                    f"{records.empty_metrics(step)} before it; {_LOST}"
+                )
             found += 1
         if found < steps:
-            raise MetaAgentXError(f"{path} ends before step {found}, but there is a checkpoint of step {steps}")
+            raise MetaAgentXError(
+                f"{path} ends before step {found}, but there is a checkpoint of step {steps}: after line {found}, "
+                f"replace the rest by {every} from {found} to {steps - 1}; {_LOST}"
+            )
         return b"".join(data.splitlines(keepends=True)[:steps])
+
+    def _cure(self, number: int) -> str:
+        """What to do about a damaged line of metrics.jsonl."""
+        if number > self.next_step:
+            return f": go on with {resume_command(self.directory)}, which does that step again"
+        return f": replace it by {records.empty_metrics(number - 1)}; {_LOST}"
 
     def _rollouts_file(self, step: int) -> Path:
         return self.directory / "rollouts" / f"{step:06d}.jsonl"
