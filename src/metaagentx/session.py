@@ -34,7 +34,10 @@ from .types import Execution, Role, Task
 TAUGHT_FROM = 10**8
 """Where in the stream of tasks a teacher's are, far from those that training begins with."""
 TEACHER_ROLLOUT = {
-    **{"designs": 1, "executions": 1, "designer_tokens": 8192, "executor_tokens": 8192},
+    "designs": 1,
+    "executions": 1,
+    "designer_tokens": 8192,
+    "executor_tokens": 8192,
     "execution_seconds": 2400.0,  # a reply of that length may take minutes
 }
 """For a teacher, in place of what a recipe says of these keys: that is about the student's training."""
