@@ -4,15 +4,17 @@
 the signal raises `Interrupted`. A second signal ends the process at once.
 """
 
-import asyncio
 import os
 import signal
 import sys
 from collections.abc import Coroutine
 from types import FrameType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .errors import Interrupted
+
+if TYPE_CHECKING:
+    import asyncio
 
 T = TypeVar("T")
 _EXIT_CODE = 130
@@ -23,7 +25,7 @@ class _Stop:
     """What is known of signals in this process."""
 
     heard = False
-    task: asyncio.Task[Any] | None = None
+    task: "asyncio.Task[Any] | None" = None
 
 
 def install() -> None:
@@ -35,6 +37,7 @@ def install() -> None:
 
 def run(work: Coroutine[Any, Any, T]) -> T:
     """Run to the end and return the result, or raise `Interrupted` when a signal canceled it."""
+    import asyncio
 
     async def watched() -> T:
         _Stop.task = asyncio.current_task()

@@ -62,7 +62,7 @@ class ModelConfig(Section):
     deterministic: bool = False
     """The same seed gives the same bits."""
     compiled: bool | Literal["auto"] = "auto"
-    """Compile the decoding step; `auto`: where it pays."""
+    """Compile the decoding step (Qwen3 and Llama, LoRA or not). `auto`: once it pays; true: at once, or be refused."""
 
 
 class TasksConfig(Section):
@@ -180,7 +180,7 @@ class OptimizerConfig(Section):
     beta2: Share = 0.999
     """Decay of the second moment."""
     token_budget: Count = 8192
-    """The most tokens in a micro-batch."""
+    """The most tokens in a micro-batch. Halved for the rest of the run where memory runs out."""
     updates_per_step: Batch = 1
     """The data of a step are learnt from in so many optimizer steps."""
 
