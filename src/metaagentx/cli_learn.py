@@ -40,6 +40,7 @@ def coldstart(  # noqa: PLR0913, PLR0917  options of a command
             "steps": 1,
             "model": {"path": "none"},
             "tasks": {"train": tasks, "held_out": 0},
+            "rollout": {"execution_seconds": 2400.0},  # a reply of 8192 tokens may take minutes: 10 for each try
             "stages": [{"steps": 1, "executor": 1.0}],
         }
     )
