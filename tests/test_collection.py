@@ -18,7 +18,7 @@ from metaagentx.collection import ColdStart, Teacher, describe, row_targets, run
 from metaagentx.config import RolloutConfig, load_config
 from metaagentx.config.bundled import find_recipe
 from metaagentx.errors import MetaAgentXError
-from metaagentx.session import Lesson, teacher_tasks
+from metaagentx.session import TEACHER_ROLLOUT, Lesson, teacher_tasks
 from metaagentx.settings import mixture_of
 from metaagentx.types import Role
 
@@ -91,7 +91,7 @@ def test_work_done_with_other_settings_is_refused_by_its_name(
 def test_what_changes_no_rows_may_change(done: ColdStart) -> None:
     """Deadlines, retries, and how many rows are enough: the same batches are taken, and nothing is asked again."""
     before = contents(done.batches)
-    patient = [*TWO, "rollout.sample_seconds=1200", "rollout.in_flight=4", "rollout.retries=5", "optimizer.beta2=0.9"]
+    patient = [*TWO, "rollout.sample_seconds=300", "rollout.in_flight=4", "rollout.retries=5", "optimizer.beta2=0.9"]
     rows, _ = asyncio.run(run_cold_start(replace(done, overrides=patient, targets=row_targets(1, None))))
     assert sum(row.role is Role.DESIGNER for row in rows) == 1 and rows == read_rows(done.rows)
     assert contents(done.batches) == before
@@ -218,4 +218,4 @@ def test_the_page_has_every_option_with_its_default(name: str) -> None:
         if isinstance(parameter.default, int | float) and not isinstance(parameter.default, bool):
             assert float(rows[option]) == parameter.default, option
     for key, default in re.findall(r"^\| `rollout\.(\w+)` \| ([\d.]+) \|", PAGE, re.MULTILINE):
-        assert getattr(RolloutConfig(), key) == float(default)
+        assert {**dict(RolloutConfig()), **TEACHER_ROLLOUT}[key] == float(default)

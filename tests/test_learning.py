@@ -41,7 +41,9 @@ class Turned(LocalPolicy):
 
 
 def learn(directory: Path, model: Path, shared: Resources, sign: int) -> Coroutine[None, None, Run]:
-    config = load_config(write_recipe(directory, model, steps=STEPS, stages=STAGES))
+    # What the turned one unlearns at last is the language itself.
+    recipe = write_recipe(directory, model, steps=STEPS, stages=STAGES)
+    config = load_config(recipe, ["run.stop_after_failed_steps=0"])
     built = build_policies(config, directory)
     kind = LocalPolicy if sign > 0 else Turned
     policies = {role: kind(policy.model, role, policy.engine) for role, policy in built.policies.items()}

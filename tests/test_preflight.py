@@ -115,7 +115,7 @@ REFUSED = {
     "eval run --out own.jsonl/out": "own.jsonl/out cannot be a directory: .*: choose another place with --out",
     "eval run --against cut": r"cut/model\.safetensors is truncated .*",
     "eval cut_run": r"cut_run/checkpoints/000001/executor/model\.safetensors is truncated .*",
-    "coldstart jsonl:lost.jsonl --out taught": GRADER,
+    "coldstart jsonl:lost.jsonl --out taught --set tasks.held_out=0": GRADER,
     "coldstart gsm9k --out taught": "no source 'gsm9k': .*",
     "coldstart jsonl:own.jsonl --out own.jsonl/taught": "own.jsonl/taught cannot be a directory: .*",
     "sft chats.jsonl --model missing --out taught": "there is no model at missing: .*",

@@ -10,9 +10,10 @@ steps after it are done again and come out the same. A run that is not entered i
 process trains it: viewer, evaluation and reports read this directory and nothing else.
 """
 
+from .commands import command, resume_command
 from .evaluations import evaluation_directories, evaluation_directory
 from .records import Best
-from .run import Run, command, resume_command
+from .run import Run
 from .trees import rollout_from_json, rollout_to_json
 
 __all__ = [

@@ -2,9 +2,7 @@
 
 import asyncio
 import os
-import shlex
 import shutil
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
@@ -15,6 +13,7 @@ from ..errors import MetaAgentXError
 from ..policy import BackendError, Policy
 from ..types import JSON, Role, Rollout
 from . import files, records
+from .commands import resume_command
 from .records import Best
 from .trees import read_rollouts, rollout_to_json
 
@@ -392,18 +391,6 @@ def refuse_existing(directory: Path) -> None:
             raise MetaAgentXError(f"{directory} is a run already: go on with `{command}` or choose another name")
         if directory.exists() and not (directory.is_dir() and next(directory.iterdir(), None) is None):
             raise MetaAgentXError(f"{directory} exists and is no run: choose another name")
-
-
-def resume_command(directory: Path) -> str:
-    """What a person types to go on with a run."""
-    return command("train", "--resume", directory)
-
-
-def command(*words: object) -> str:
-    """What a person types to call us again from here: our name, or where we are if the shell does not know it."""
-    called = Path(sys.argv[0])
-    unknown = called.name == "metaagentx" and not shutil.which("metaagentx")
-    return shlex.join(map(str, [called if unknown else "metaagentx", *words]))
 
 
 def _numbered(paths: Iterable[Path]) -> Iterator[tuple[int, Path]]:
