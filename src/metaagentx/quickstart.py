@@ -12,6 +12,7 @@ from pathlib import Path
 from .backends.presets import PRESETS
 from .coldstart import read_rows, write_rows
 from .config import Config, Recipe, load_recipe, portable, to_toml
+from .config.bundled import is_bundled
 from .config.toml import quote
 from .evaluation.request import Request, evaluate_run
 from .evaluation.result import Evaluation
@@ -169,7 +170,16 @@ async def _parts(loaded: Recipe, places: Places, say: Callable[[str], None], siz
     evaluation = ["eval", run.directory, "--split", "test", "--limit", 100, "--samples", 4, "--out", more]
     model = f"model.path={quote(str(places.student))}"
     stages = f"stages=[{{steps=1, {rates}, epochs=3}}]"
-    joint = ["train", recipe, "--run", "runs/joint", "--set", model, "--set", stages]
+    joint = [
+        "train",
+        recipe.stem if is_bundled(recipe) else recipe,
+        "--run",
+        "runs/joint",
+        "--set",
+        model,
+        "--set",
+        stages,
+    ]
     for words in (evaluation, joint):
         say(f"  {command(*words)}")
     say("  write a recipe for your own tasks: docs/tasks.md, docs/config.md")
