@@ -339,12 +339,12 @@ for i in range(40): door.transport.receive()
 
     async def crowd() -> tuple[list[Result], int, int]:
         async with Sandbox(tier=Tier.T1, max_runs=64) as sandbox:
-            before = sandbox._turns._value
+            before = sandbox._shared.turns._value
             sleepers = [sandbox.run("import time; time.sleep(0.7)", limits=QUICK) for _ in range(before)]
             eagers = [sandbox.run(eager, limits=Limits(wall_seconds=5), on_ask=echo) for _ in range(8)]
             results = await asyncio.gather(*sleepers, *eagers)
             await asyncio.sleep(0.1)  # handlers that were cancelled give back what they were just being handed
-            return results, before, sandbox._turns._value
+            return results, before, sandbox._shared.turns._value
 
     results, before, after = runner.run(crowd())
     assert before == after
@@ -377,7 +377,7 @@ def test_a_run_that_is_cancelled_gives_everything_back(runner: asyncio.Runner) -
         async with Sandbox(tier=Tier.T1, max_runs=64) as sandbox:
             await sandbox.run("pass")
             await asyncio.sleep(0.2)
-            fds, turns = descriptors(), sandbox._turns._value
+            fds, turns = descriptors(), sandbox._shared.turns._value
             never: asyncio.Future[JSON] = asyncio.get_running_loop().create_future()
 
             async def wait(body: JSON) -> JSON:
@@ -400,7 +400,7 @@ def test_a_run_that_is_cancelled_gives_everything_back(runner: asyncio.Runner) -
                 if descriptors() <= fds:
                     break
             assert (await sandbox.run("pass")).verdict is Verdict.OK
-            assert (sandbox._admitted._value, sandbox._turns._value, sandbox._running) == (64, turns, {})
+            assert (sandbox._admitted._value, sandbox._shared.turns._value, sandbox._running) == (64, turns, {})
             return fds, descriptors()
 
     before, after = runner.run(cancel_many())

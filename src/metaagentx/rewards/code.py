@@ -6,18 +6,17 @@
 - No exit code, printed marker or boolean of a solution's process is a verdict. No tests is an error and not a pass.
 
 The same program always gets the same grade: same hash seed, same random seed, processor time instead of the clock.
-A machine that cannot grade raises `GraderUnavailable`; it never becomes a score.
+Every grade ends: each test within `Limits.total_seconds`, however a solution behaves. A sandbox that fails is tried
+again with the whole program, then raises `GraderUnavailable`; it never becomes a score.
 """
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 
-from ..sandbox import JSON, Limits, Result, Sandbox, Verdict
+from ..sandbox import JSON, Infra, Limits, Result, Sandbox, SandboxUnavailable, Session, SessionEnded, Verdict
 from ..types import AssertTest, CodeTests, FunctionTest, Grade, StdinTest
 from .compare import same_output, same_value
 from .errors import GraderUnavailable
@@ -29,6 +28,8 @@ _SERVE_CALLS = "import grading.solution\ngrading.solution.serve_calls(source)"
 _RUN_CHECKS = "import grading.checks\ngrading.checks.run(source, entry_point)"
 _MEMORY_BYTES = 1 << 30
 _OUTPUT_BYTES = 8 << 20
+_FRAME_BYTES = 4 << 20
+_MAX_CALLS = 100_000
 _TRIES = 3
 # In training, tests after so many failures count as failed without being run.
 STOP_AFTER_FAILURES = 3
@@ -84,136 +85,122 @@ class CodeGrader:
             raise ValueError("all tests of a task must be of one kind")
         if not source.strip():
             return Grade(0.0, False, "there is no program")
-        tally = _Tally(len(tests.tests), full)
+        (kind,) = kinds
+        run_tests = {
+            StdinTest: self._run_program,
+            FunctionTest: self._call_function,
+            AssertTest: self._run_asserts,
+        }[kind]
         async with self._slots:
-            (kind,) = kinds
-            if kind is StdinTest:
-                await self._run_program(source, tests, tally)
-            elif kind is FunctionTest:
-                await self._call_function(source, tests, tally)
-            else:
-                await self._run_asserts(source, tests, tally)
-        return tally.grade()
+            for attempt in range(_TRIES):
+                tally = _Tally(len(tests.tests), full)
+                try:
+                    await run_tests(source, tests, tally)
+                    return tally.grade()
+                except (_Interrupted, SandboxUnavailable) as error:
+                    if attempt == _TRIES - 1:
+                        raise GraderUnavailable(f"a program could not be run: {error}") from error
+        raise AssertionError("unreachable")
 
     # --- programs that read standard input
 
     async def _run_program(self, source: str, tests: CodeTests, tally: _Tally) -> None:
         for at, test in enumerate(tests.tests):
             assert isinstance(test, StdinTest)
-            result = await self._run(_RUN_PROGRAM, {"source": source}, self._limits(tests), _final_newline(test.input))
+            result = await self._sandbox.run(
+                _RUN_PROGRAM,
+                inputs={"source": source},
+                limits=_limits(tests),
+                stdin=_final_newline(test.input),
+            )
             problem = _problem(result)
             if not problem and not same_output(test.output, result.stdout):
                 problem = f"printed {_short(result.stdout)}, expected {_short(test.output)}"
             if not tally.add(problem, at, limit_hit=result.verdict in _LIMITS):
                 return
 
-    async def _run(self, code: str, inputs: dict[str, JSON], limits: Limits, stdin: str) -> Result:
-        for _ in range(_TRIES):
-            result = await self._sandbox.run(code, inputs=inputs, limits=limits, stdin=stdin)
-            if result.verdict is not Verdict.INFRA:
-                return result
-        raise GraderUnavailable(f"a program could not be run: {result.detail}")
-
     # --- functions with JSON arguments
 
     async def _call_function(self, source: str, tests: CodeTests, tally: _Tally) -> None:
         whole = with_prompt(source, tests.prompt)
         inputs: dict[str, JSON] = {"source": whole, "entry_point": tests.entry_point}
-        async with self._solution(_SERVE_FUNCTIONS, inputs, tests) as solution:
+        async with self._sandbox.serve(_SERVE_FUNCTIONS, inputs=inputs, limits=_session_limits(tests)) as session:
             for at, test in enumerate(tests.tests):
                 assert isinstance(test, FunctionTest)
-                said = await solution.call({"arguments": list(test.arguments)})
+                said = await _call(session, {"arguments": list(test.arguments)})
                 problem = _value_problem(said, test, tests.wrapped_outputs)
-                if not tally.add(problem, at, limit_hit=solution.gone) or solution.gone:
+                gone = session.result is not None
+                if not tally.add(problem, at, limit_hit=gone) or gone:
                     return
 
     # --- assert-style tests
 
     async def _run_asserts(self, source: str, tests: CodeTests, tally: _Tally) -> None:
         inputs: dict[str, JSON] = {"source": with_prompt(source, tests.prompt)}
-        async with self._solution(_SERVE_CALLS, inputs, tests) as solution:
+        async with self._sandbox.serve(_SERVE_CALLS, inputs=inputs, limits=_session_limits(tests)) as session:
+
+            async def relay(call: JSON) -> JSON:
+                try:
+                    return await _call(session, call)
+                except _Interrupted as error:
+                    raise Infra(str(error)) from error
+
             for at, test in enumerate(tests.tests):
                 assert isinstance(test, AssertTest)
                 checks: dict[str, JSON] = {"source": test.source, "entry_point": tests.entry_point}
-                result = await self._sandbox.run(
-                    _RUN_CHECKS, inputs=checks, limits=self._limits(tests), on_ask=solution.call
-                )
-                if result.verdict is Verdict.INFRA:
-                    raise GraderUnavailable(f"tests could not be run: {result.detail}")
-                passed = result.verdict is Verdict.OK and result.answer is True
-                problem = "" if passed else result.detail or "the tests did not run to their end"
-                if not tally.add(problem, at, limit_hit=solution.gone) or solution.gone:
+                result = await self._sandbox.run(_RUN_CHECKS, inputs=checks, limits=_check_limits(tests), on_ask=relay)
+                problem = _problem(result)
+                if not problem and result.answer is not True:
+                    problem = "the tests did not run to their end"
+                gone = session.result is not None
+                if not tally.add(problem, at, limit_hit=gone) or gone:
                     return
 
-    @asynccontextmanager
-    async def _solution(self, code: str, inputs: dict[str, JSON], tests: CodeTests) -> AsyncIterator["_Solution"]:
-        """A solution that waits for calls in a run of its own."""
-        solution = _Solution()
-        limits = self._limits(tests, calls=100_000)
-        run = asyncio.create_task(self._sandbox.run(code, inputs=inputs, limits=limits, on_ask=solution.next_call))
-        run.add_done_callback(solution.ended)
-        try:
-            yield solution
-        finally:
-            run.cancel()
-            await asyncio.gather(run, return_exceptions=True)
 
-    def _limits(self, tests: CodeTests, calls: int = 0) -> Limits:
-        return Limits(
-            cpu_seconds=tests.cpu_seconds * max(1, len(tests.tests) if calls else 1),
-            turn_cpu_seconds=tests.cpu_seconds,
-            wall_seconds=max(5.0, 3 * tests.cpu_seconds),
-            memory_bytes=_MEMORY_BYTES,
-            output_bytes=_OUTPUT_BYTES,
-            frame_bytes=_OUTPUT_BYTES,
-            door_bytes=1 << 30 if calls else _OUTPUT_BYTES,
-            asks=calls or 100_000,
-        )
+class _Interrupted(Exception):
+    """The sandbox failed under a program: the whole grade has to be made again."""
 
 
-class _Solution:
-    """Relays calls to a solution that lives in a run of its own, one at a time."""
+async def _call(session: Session, call: JSON) -> JSON:
+    """What the solution replies to one call, or {"error": ...} when it is over."""
+    try:
+        return await session.request(call)
+    except SessionEnded as ended:
+        return {"error": f"the solution ended: {_problem(ended.result) or 'without a word'}"}
 
-    def __init__(self) -> None:
-        self._calls: asyncio.Queue[JSON] = asyncio.Queue()
-        self._result: asyncio.Future[JSON] | None = None
-        self._end: Result | None = None
-        self._ready = False
 
-    @property
-    def gone(self) -> bool:
-        """Whether its process has ended: no further call can be answered."""
-        return self._end is not None
+def _limits(tests: CodeTests) -> Limits:
+    """What one test may use. Twenty times its processor time is room for a busy machine."""
+    sleep_seconds = max(5.0, 3 * tests.cpu_seconds)
+    return Limits(
+        cpu_seconds=tests.cpu_seconds,
+        turn_cpu_seconds=tests.cpu_seconds,
+        wall_seconds=sleep_seconds,
+        idle_seconds=sleep_seconds,
+        total_seconds=2 * sleep_seconds + 20 * tests.cpu_seconds,
+        memory_bytes=_MEMORY_BYTES,
+        output_bytes=_OUTPUT_BYTES,
+        frame_bytes=_FRAME_BYTES,
+        door_bytes=_OUTPUT_BYTES,
+    )
 
-    async def call(self, call: JSON) -> JSON:
-        """Have the solution called; what it returned, or {"error": ...}."""
-        if self._end is not None:
-            return self._obituary(self._end)
-        self._result = asyncio.get_running_loop().create_future()
-        self._calls.put_nowait(call)
-        said = await self._result
-        return said if said is not None or self._end is None else self._obituary(self._end)
 
-    async def next_call(self, said: JSON) -> JSON:
-        """The solution's asks: the first says it is ready, each later one hands over a result; then the next call."""
-        if self._ready and self._result is not None and not self._result.done():
-            self._result.set_result(said)
-        self._ready = True
-        return await self._calls.get()
+def _session_limits(tests: CodeTests) -> Limits:
+    """What a solution that is called by all tests may use: a test's share for each of them."""
+    one, count = _limits(tests), len(tests.tests)
+    return replace(
+        one,
+        cpu_seconds=count * one.cpu_seconds,
+        idle_seconds=count * one.idle_seconds,
+        total_seconds=count * one.total_seconds,
+        asks=_MAX_CALLS,
+        door_bytes=1 << 30,
+    )
 
-    def ended(self, run: "asyncio.Task[Result]") -> None:
-        """The solution's process is gone, whatever a call is waiting for."""
-        if run.cancelled():
-            return
-        self._end = run.result()
-        if self._result is not None and not self._result.done():
-            self._result.set_result(None)
 
-    @staticmethod
-    def _obituary(end: Result) -> JSON:
-        if end.verdict is Verdict.INFRA:
-            raise GraderUnavailable(f"a solution could not be run: {end.detail}")
-        return {"error": f"the solution ended: {end.detail or 'without a word'}"}
+def _check_limits(tests: CodeTests) -> Limits:
+    """What an assert-style test may use, which has its solution called as often as it likes."""
+    return replace(_limits(tests), asks=_MAX_CALLS, open_asks=1, door_bytes=1 << 30)
 
 
 _LIMITS = {Verdict.CPU, Verdict.WALL, Verdict.MEMORY, Verdict.OUTPUT, Verdict.VIOLATION}
@@ -231,6 +218,8 @@ def _final_newline(text: str) -> str:
 
 
 def _problem(result: Result) -> str:
+    if result.verdict is Verdict.INFRA:
+        raise _Interrupted(result.detail)
     return "" if result.verdict is Verdict.OK else f"{result.verdict}: {result.detail}"
 
 

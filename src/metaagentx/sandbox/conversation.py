@@ -1,7 +1,8 @@
 """One run seen from the host: code goes in, asks come out and are answered, a verdict is reached.
 
-The clock runs only while it is the code's turn, that is while the host owes it no reply. Everything that arrives is
-counted against the run's limits before it is looked at.
+Whatever the code sends, a run is over after `Limits.total_seconds`. Time counts as the code's own only while the host
+owes it no reply, and only as far as it sleeps (see `clock`); its processor time counts always, and so does the time
+that the host spends on reading its messages.
 """
 
 import asyncio
@@ -9,34 +10,60 @@ import os
 import signal
 import time
 from collections import deque
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from . import memory
-from .frames import JSON, BadFrame, Decoder, encode
+from .clock import TICK_SECONDS, TurnClock
+from .frames import JSON, BadFrame, Decoder, decode, encode
 from .inside.child import EXIT_MEMORY
+from .reading import FrameQueue
 from .server import Child, Ended
-from .types import Ask, BudgetExceeded, Infra, Limits, Result, Tier, Verdict
+from .types import Ask, BudgetExceeded, Infra, Limits, ProtocolViolation, Result, Tier, Verdict
 
 _KILL_SECONDS = 10.0
 _READ_BYTES = 1 << 16
+_LARGE_BYTES = 1 << 15
 _LIMIT_AFTER_SECONDS = 0.2
-_TICK_SECONDS = 0.25
-# Of its wall-clock time, code that computes on a crowded machine gets at least this share of a processor.
-_STARVED_SHARE = 0.05
+_STOPPED_SECONDS = 2.0
+# The host reads for all runs on one thread, so a second of its time costs the sender this many of its own.
+_READING_PRICE = 10.0
+# A run that reaches its total was held up by the host or the machine if one of them took at least this share of it.
+_EVIDENCE_SHARE = 0.25
 _MAX_ANSWERS = 64
 _CORES = os.cpu_count() or 1
 QUICK_SECONDS = 0.1
 
 
-class Conversation:
-    """Single use: `hold` it once."""
+@dataclass(slots=True)
+class ProgramUsage:
+    """What the programs that a run asked for have used."""
 
-    def __init__(self, child: Child, limits: Limits, on_ask: Ask, turns: asyncio.Semaphore) -> None:
+    cpu_seconds: float = 0.0
+    idle_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What all runs of a sandbox share."""
+
+    turns: asyncio.Semaphore
+    """How many may compute at a time."""
+    frames: FrameQueue
+    """Large messages, decoded one by one."""
+
+
+class Conversation:
+    """Single use: `run` it once."""
+
+    def __init__(
+        self, child: Child, limits: Limits, on_ask: Ask, shared: Shared, programs: ProgramUsage | None = None
+    ) -> None:
         self._child = child
         self._limits = limits
         self._on_ask = on_ask
-        self._turns = turns
+        self._shared = shared
+        self._programs = programs or ProgramUsage()
         self._loop = asyncio.get_running_loop()
         self._decoder = Decoder(limits.frame_bytes)
         self._outbox: deque[memoryview] = deque()
@@ -51,33 +78,39 @@ class Conversation:
         self._quick = False
         self._last_ask = 0
         self._asks = 0
-        self._owed = 0
+        self._owed: dict[int, float] = {}  # number of the ask: when it came
+        self._longest_reply = 0.0
         self._door_bytes = 0
-        self._turn_started: float | None = None
-        self._turn_seconds = 0.0
+        self._large: bytes | None = None
+        self._reading_seconds = 0.0
+        self._clock = TurnClock()
+        self._cpu_seconds = 0.0
         self._started = 0.0
-        self._window_started = 0.0
-        self._window_cpu = 0.0
-        self._turn_cpu_base: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._holds_permit = False
 
-    async def hold(self, job: JSON, tier: Tier) -> Result:
+    async def run(self, job: JSON, tier: Tier) -> Result:
         """Send the code in, answer its asks, and return when the child is gone."""
         child = self._child
         child.keep_bytes = self._limits.output_bytes
         self._loop.add_reader(child.read_fd, self._read)
         # Limits are whole seconds: a run that is over by then never needs one.
         limit = self._loop.call_later(_LIMIT_AFTER_SECONDS, child.limit_cpu, self._limits.cpu_seconds)
+        deadline = self._loop.call_later(self._limits.total_seconds, self._reach_total)
         try:
-            await self._begin_turn(encode(job))
+            first = asyncio.ensure_future(self._begin_turn(encode(job)))
+            self._handlers.add(first)
+            first.add_done_callback(self._handlers.discard)
             ended = await child.ended
             self._drain()
         finally:
             self._over = True
             limit.cancel()
+            deadline.cancel()
             self._end_turn()
             for handler in self._handlers:
                 handler.cancel()
+            self._shared.frames.forget(self._handle_large)
             self._loop.remove_reader(child.read_fd)
             self._loop.remove_writer(child.write_fd)
             child.close()
@@ -88,11 +121,11 @@ class Conversation:
         return self._result(ended, tier)
 
     @property
-    def began(self) -> bool:
-        """Whether the code may have been read."""
-        return self._locked_down
+    def has_spoken(self) -> bool:
+        """Whether the code has asked or answered: then only its caller can tell whether it may run again."""
+        return bool(self._asks or self._answers)
 
-    def give_way(self) -> None:
+    def evict(self) -> None:
         """End this run because the machine needs its memory."""
         self._stop(Verdict.INFRA, "ended because the machine was short of memory")
 
@@ -100,66 +133,93 @@ class Conversation:
 
     async def _begin_turn(self, data: bytes) -> None:
         # More runs computing than the machine can serve would all be late through no fault of theirs.
-        await self._turns.acquire()
+        asked = time.perf_counter()
+        await self._shared.turns.acquire()
         # Asks sent ahead may have been answered while this one waited: one turn at a time.
-        if self._owed or self._turn_started is not None or self._over or self._child.ended.done():
-            self._turns.release()
+        if self._owed or self._clock.started is not None or self._over or self._child.ended.done():
+            self._shared.turns.release()
         else:
-            self._turn_started = self._window_started = time.perf_counter()
+            now = time.perf_counter()
+            self._clock.starved_seconds += now - asked
+            self._clock.begin(now)
             self._holds_permit = True
-            self._turn_cpu_base = None
-            self._started = self._started or self._turn_started
-            self._tick_after(_TICK_SECONDS)
+            self._started = self._started or now
+            self._tick_after(TICK_SECONDS)
         self._write(data)
 
     def _end_turn(self) -> None:
-        if self._turn_started is None:
+        if self._clock.started is None:
             return
-        self._turn_seconds += time.perf_counter() - self._turn_started
-        self._turn_started = None
+        self._clock.end(time.perf_counter())
         self._give_back_permit()
-        self._timer.cancel()
+        self._tick_after(TICK_SECONDS)
 
     def _give_back_permit(self) -> None:
         if self._holds_permit:
             self._holds_permit = False
-            self._turns.release()
+            self._shared.turns.release()
 
     def _tick_after(self, seconds: float) -> None:
-        wall_left = self._window_started + self._limits.wall_seconds - time.perf_counter()
-        self._timer = self._loop.call_later(max(0.0, min(seconds, wall_left)), self._tick)
+        """Look at the run again then: often while it is its turn, and now and then while it waits for a reply."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self._over:
+            seconds = seconds if self._clock.started is not None else max(seconds, 4 * TICK_SECONDS)
+            self._timer = self._loop.call_later(seconds, self._tick)
 
     def _tick(self) -> None:
-        """A turn takes its time: look what the code does with it."""
+        """Time passes: look what the code does with it."""
         self._timer = self._loop.call_later(_KILL_SECONDS, self._stop, Verdict.INFRA, "the fork server does not answer")
-        self._child.watch(partial(self._judge_turn, self._turn_started))
+        self._child.watch(partial(self._judge, self._clock.started))
 
-    def _judge_turn(self, turn: float | None, cpu_seconds: float) -> None:
-        if turn is None or turn != self._turn_started:
-            return  # it ended meanwhile
-        self._timer.cancel()
-        now, limits = time.perf_counter(), self._limits
-        if self._turn_cpu_base is None:
-            self._turn_cpu_base = self._window_cpu = max(0.0, cpu_seconds - (now - turn))
-            if cpu_seconds < _STARVED_SHARE * (now - turn):
-                self._give_back_permit()  # it sleeps: others need not wait for it
-        if cpu_seconds >= limits.cpu_seconds:  # the kernel counts ticks, and code can sleep through every one of them
-            self._stop(Verdict.CPU, f"{cpu_seconds:.2f} s of processor time; {limits.cpu_seconds:g} s are allowed")
-        elif limits.turn_cpu_seconds is not None and cpu_seconds - self._turn_cpu_base > limits.turn_cpu_seconds:
-            self._stop(Verdict.CPU, f"more than {limits.turn_cpu_seconds:g} s of processor time at a stretch")
-        elif self._idle(cpu_seconds, now - turn) > limits.idle_seconds:
-            self._stop(Verdict.WALL, f"it slept for more than {limits.idle_seconds:g} s in all")
-        elif now < self._window_started + limits.wall_seconds:
-            self._tick_after(_TICK_SECONDS)
-        elif cpu_seconds - self._window_cpu >= _STARVED_SHARE * limits.wall_seconds:
-            # It computes, on a crowded machine: late, but not through a fault of its own.
-            self._window_started, self._window_cpu = now, cpu_seconds
-            self._tick_after(_TICK_SECONDS)
+    def _judge(self, turn: float | None, cpu_seconds: float) -> None:
+        if turn != self._clock.started or self._over:
+            return  # its turn began or ended meanwhile; the timer of that is set
+        now, limits, clock = time.perf_counter(), self._limits, self._clock
+        self._cpu_seconds = cpu_seconds
+        if turn is None:
+            clock.observe(cpu_seconds)
         else:
+            clock.tick(now, cpu_seconds, self._child.scheduling())
+            if clock.turn_idle_seconds > 0.9 * (now - turn):
+                self._give_back_permit()  # it sleeps: others need not wait for it
+        idle_seconds = clock.idle_seconds + self._programs.idle_seconds
+        if (
+            self._charged_seconds >= limits.cpu_seconds
+        ):  # the kernel counts ticks, and code can sleep through all of them
+            self._stop(Verdict.CPU, self._over_cpu())
+        elif turn is None:
+            pass  # it waits for a reply
+        elif limits.turn_cpu_seconds is not None and clock.turn_cpu_seconds > limits.turn_cpu_seconds:
+            self._stop(Verdict.CPU, f"more than {limits.turn_cpu_seconds:g} s of processor time at a stretch")
+        elif clock.turn_idle_seconds > limits.wall_seconds:
             self._stop(Verdict.WALL, f"no sign of life for {limits.wall_seconds:g} s")
+        elif idle_seconds > limits.idle_seconds:
+            self._stop(Verdict.WALL, f"it slept for more than {limits.idle_seconds:g} s in all")
+        elif clock.stopped_seconds > _STOPPED_SECONDS:
+            self._stop(Verdict.INFRA, "its process was stopped from outside")
+        self._tick_after(TICK_SECONDS)
 
-    def _idle(self, cpu_seconds: float, this_turn: float = 0.0) -> float:
-        return max(0.0, self._turn_seconds + this_turn - cpu_seconds / _STARVED_SHARE)
+    @property
+    def _charged_seconds(self) -> float:
+        """Its processor time as last read, and the price of reading its messages."""
+        return self._cpu_seconds + _READING_PRICE * self._reading_seconds
+
+    def _over_cpu(self) -> str:
+        text = f"{self._cpu_seconds:.2f} s of processor time; {self._limits.cpu_seconds:g} s are allowed"
+        priced = _READING_PRICE * self._reading_seconds
+        return f"{text}, and reading its messages counts as {priced:.2f} s" if priced > 0.1 else text
+
+    def _reach_total(self) -> None:
+        """Its time is up. The machinery's fault it is only if the host or the machine took a good part of it."""
+        now, total = time.perf_counter(), self._limits.total_seconds
+        waits = [now - since for since in self._owed.values()]
+        if max([self._longest_reply, *waits]) >= _EVIDENCE_SHARE * total:
+            self._stop(Verdict.INFRA, f"not done after {total:g} s: the host took too long to answer it")
+        elif self._started == 0.0 or self._clock.starved_seconds >= _EVIDENCE_SHARE * total:
+            self._stop(Verdict.INFRA, f"not done after {total:g} s: the machine was too busy to run it")
+        else:
+            self._stop(Verdict.WALL, f"not done after {total:g} s")
 
     def _stop(self, verdict: Verdict, detail: str) -> None:
         """Kill the child for this reason; the first reason counts."""
@@ -211,18 +271,54 @@ class Conversation:
         if self._door_bytes > self._limits.door_bytes:
             self._stop(Verdict.BUDGET, f"more than {self._limits.door_bytes} bytes through the door")
             return True
-        try:
-            for frame in self._decoder.frames(data):
-                self._handle(frame)
-        except BadFrame as error:
-            self._stop(Verdict.PROTOCOL, str(error))
-            self._verdict = self._verdict or (Verdict.PROTOCOL, str(error))  # also when the news of its end was faster
+        self._decoder.add(data)
+        self._handle_frames()
         return True
+
+    def _handle_frames(self) -> None:
+        """Decode and handle what has come; a large message waits for its turn among those of other runs."""
+        started = time.thread_time()
+        try:
+            while self._large is None and (frame := self._decoder.next_frame()) is not None:
+                if len(frame) <= _LARGE_BYTES:
+                    self._handle(decode(frame))
+                else:
+                    self._large = frame
+                    self._loop.remove_reader(self._child.read_fd)  # what comes after it waits, too
+                    self._shared.frames.add(self._handle_large)
+        except BadFrame as error:
+            self._refuse_frame(error)
+        self._pay_reading(time.thread_time() - started)
+
+    def _handle_large(self) -> None:
+        """Decode the large message that has been waiting, and go on with what came after it."""
+        frame, self._large = self._large, None
+        if self._over or frame is None or self._verdict is not None:
+            return
+        started = time.thread_time()
+        try:
+            self._handle(decode(frame))
+        except BadFrame as error:
+            self._refuse_frame(error)
+        self._pay_reading(time.thread_time() - started)
+        self._loop.add_reader(self._child.read_fd, self._read)
+        self._handle_frames()
+
+    def _pay_reading(self, seconds: float) -> None:
+        self._reading_seconds += seconds
+        if self._charged_seconds >= self._limits.cpu_seconds:
+            self._stop(Verdict.CPU, self._over_cpu())
+
+    def _refuse_frame(self, error: BadFrame) -> None:
+        self._stop(Verdict.PROTOCOL, str(error))
+        self._verdict = self._verdict or (Verdict.PROTOCOL, str(error))  # also when the news of its end was faster
 
     def _drain(self) -> None:
         """What the child wrote just before its end may arrive after the news of it."""
-        while self._read():
-            pass
+        while self._read() or self._large is not None:
+            if self._large is not None:
+                self._shared.frames.forget(self._handle_large)
+                self._handle_large()
 
     def _handle(self, frame: JSON) -> None:
         if self._verdict is not None or self._done is not None:
@@ -247,12 +343,25 @@ class Conversation:
         if self._asks >= self._limits.asks:
             self._stop(Verdict.BUDGET, f"more than {self._limits.asks} asks")
             return
+        if len(self._owed) >= self._limits.open_asks:
+            raise BadFrame(f"more than {self._limits.open_asks} asks at a time")
+        if self._clock.started is not None and self._turn_is_over_limit():
+            return
         self._asks += 1
-        self._owed += 1
+        self._owed[number] = time.perf_counter()
         self._end_turn()
         handler = self._loop.create_task(self._reply(number, frame["body"]))
         self._handlers.add(handler)
         handler.add_done_callback(self._handlers.discard)
+
+    def _turn_is_over_limit(self) -> bool:
+        """Whether this ask comes after more processor time than a turn may use; only a long turn can."""
+        limit, started = self._limits.turn_cpu_seconds, self._clock.started
+        assert started is not None
+        if limit is None or time.perf_counter() - started < limit or self._clock.turn_cpu_seconds <= limit:
+            return False
+        self._stop(Verdict.CPU, f"more than {limit:g} s of processor time at a stretch")
+        return True
 
     def _take_answer(self, value: JSON) -> None:
         self._answer = value
@@ -287,6 +396,9 @@ class Conversation:
         except BudgetExceeded as error:
             self._stop(Verdict.BUDGET, str(error))
             return
+        except ProtocolViolation as error:
+            self._stop(Verdict.PROTOCOL, str(error))
+            return
         except Infra as error:
             self._stop(Verdict.INFRA, str(error))
             return
@@ -297,7 +409,7 @@ class Conversation:
             self._error = self._error or error
             self._stop(Verdict.INFRA, "the handler of asks failed")
             return
-        self._owed -= 1
+        self._longest_reply = max(self._longest_reply, time.perf_counter() - self._owed.pop(number))
         if self._owed:
             self._write(reply)
         else:
@@ -321,8 +433,8 @@ class Conversation:
             stdout=ended.stdout.decode("utf-8", "replace"),
             stderr=ended.stderr.decode("utf-8", "replace"),
             cpu_seconds=ended.cpu_seconds,
-            turn_seconds=self._turn_seconds,
-            idle_seconds=self._idle(ended.cpu_seconds),
+            turn_seconds=self._clock.turn_seconds,
+            idle_seconds=self._clock.idle_seconds,
             memory_bytes=ended.memory_bytes,
             exit_code=None if os.WIFSIGNALED(ended.status) or ended.failure else os.WEXITSTATUS(ended.status),
             asks=self._asks,

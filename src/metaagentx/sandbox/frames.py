@@ -9,7 +9,6 @@ import json
 import math
 import re
 import struct
-from collections.abc import Iterator
 from typing import Any, NoReturn, TypeAlias
 
 JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
@@ -17,9 +16,13 @@ JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | Non
 MAX_DEPTH = 64
 MAX_DIGITS = 4000
 MAX_VALUES = 250_000
+MAX_OBJECTS = 20_000
+MAX_QUOTES = 1_000_000
+MAX_LONG_NUMBERS = 100
 _HEADER = struct.Struct(">I")
 # Possessive, and the closing quote is optional: one pass whatever comes, where backtracking would be quadratic.
 _STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+_LONG_NUMBER = re.compile(r"[0-9]{200}[0-9]*+")
 _BRACKET = re.compile(r"[\[\]{}]")
 _DIGITS = re.compile(rf"(?<![0-9])[0-9]{{{MAX_DIGITS + 1}}}")  # tried once per number, not once per digit
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -54,11 +57,20 @@ def decode(data: bytes) -> JSON:
 
 
 def _check_shape(text: str) -> None:
+    """Refuse what would take long to parse: each bound keeps a frame of a few megabytes within some 25 ms."""
+    if text.count('"') > MAX_QUOTES:
+        raise BadFrame(f"more than {MAX_QUOTES} quotation marks in one frame")
     bare = _STRING.sub("", text)
+    objects = bare.count("{")
+    if objects > MAX_OBJECTS:
+        raise BadFrame(f"more than {MAX_OBJECTS} objects in one frame")
+    if bare.count(",") + objects + bare.count("[") > MAX_VALUES:
+        raise BadFrame(f"more than {MAX_VALUES} values in one frame")
     if _DIGITS.search(bare):
         raise BadFrame(f"a number with more than {MAX_DIGITS} digits")
-    if bare.count(",") + bare.count("{") + bare.count("[") > MAX_VALUES:
-        raise BadFrame(f"more than {MAX_VALUES} values in one frame")
+    # Reading a number takes time that grows with the square of its length.
+    if len(_LONG_NUMBER.findall(bare)) > MAX_LONG_NUMBERS:
+        raise BadFrame(f"more than {MAX_LONG_NUMBERS} numbers of more than 200 digits")
     depth = 0
     for bracket in _BRACKET.finditer(bare):
         depth += 1 if bracket.group() in "[{" else -1
@@ -100,25 +112,33 @@ def _check_surrogates(value: JSON) -> None:
 
 
 class Decoder:
-    """Collects bytes and yields whole frames. Single use: after BadFrame the door is closed."""
+    """Collects bytes and cuts them into frames. Single use: after BadFrame the door is closed."""
 
     def __init__(self, max_frame_bytes: int) -> None:
         self._max = max_frame_bytes
         self._buffer = bytearray()
 
+    def add(self, data: bytes) -> None:
+        """Take bytes as they come."""
+        self._buffer += data
+
+    def next_frame(self) -> bytes | None:
+        """The bytes of the next whole frame, for `decode`; None when more must come first."""
+        if len(self._buffer) < 4:
+            return None
+        (size,) = _HEADER.unpack_from(self._buffer)
+        if size > self._max:
+            raise BadFrame(f"a frame of {size} bytes; at most {self._max} are allowed")
+        if len(self._buffer) - 4 < size:
+            return None
+        frame = bytes(self._buffer[4 : 4 + size])
+        del self._buffer[: 4 + size]
+        return frame
+
     def feed(self, data: bytes) -> list[JSON]:
         """The values of all frames completed by these bytes."""
-        return list(self.frames(data))
-
-    def frames(self, data: bytes) -> Iterator[JSON]:
-        """The values of all frames completed by these bytes, one by one: those before a bad one count."""
-        self._buffer += data
-        while len(self._buffer) >= 4:
-            (size,) = _HEADER.unpack_from(self._buffer)
-            if size > self._max:
-                raise BadFrame(f"a frame of {size} bytes; at most {self._max} are allowed")
-            if len(self._buffer) - 4 < size:
-                return
-            frame = bytes(self._buffer[4 : 4 + size])
-            del self._buffer[: 4 + size]
-            yield decode(frame)
+        self.add(data)
+        values = []
+        while (frame := self.next_frame()) is not None:
+            values.append(decode(frame))
+        return values

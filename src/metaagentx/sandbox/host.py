@@ -4,25 +4,31 @@ import asyncio
 import itertools
 import os
 import resource
+import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
 from . import memory
-from .conversation import Conversation
+from .conversation import Conversation, ProgramUsage, Shared
 from .frames import JSON
 from .jail import NOBODY, launch
-from .job import Job, Programs
+from .job import Job, ProgramHook, Programs
+from .reading import FrameQueue
 from .server import Child, ForkServer
+from .session import Session
 from .tiers import Choice, choose
 from .types import Ask, Limits, Result, SandboxUnavailable, Tier, Verdict
 
 _BYTES_EACH = 4 << 20  # a waiting run, measured 2 to 3 MiB
 _FDS_SPARE = 256
+_FDS_EACH = 3  # both ends of the door, and the handle of a process that takes long
 _MEMORY_WAIT_SECONDS = 60.0
 _WATCH_SECONDS = 0.5
-_SPAWN_TRIES = 3
+_TRIES = 3
 _MAX_PROGRAMS = 64
 _SHARED_THREADS = 1024
 
@@ -68,8 +74,9 @@ class Sandbox:
         self._admitted = asyncio.Semaphore(self._max_runs)
         # Programs that runs ask for must not queue behind runs that wait for them.
         self._subruns = asyncio.Semaphore(_MAX_PROGRAMS)
-        self._turns = asyncio.Semaphore(max(8, 4 * cores))
-        self._ready = asyncio.Lock()
+        self._shared = Shared(asyncio.Semaphore(max(8, 4 * cores)), FrameQueue())
+        self._starting = asyncio.Lock()
+        self._closed = False
         self.choice: Choice = await choose(*self._wanted)
         self._launch = launch(self.choice.tier, self.choice.bubblewrap, self._libraries)
         # In a user namespace of its own a run's threads count alone; elsewhere together with all of its user's.
@@ -79,7 +86,7 @@ class Sandbox:
         except BaseException:
             await self._close()
             raise
-        self._watcher = asyncio.create_task(self._watch_memory())
+        self._watcher = asyncio.create_task(self._watch())
         self._refill()
         return self
 
@@ -101,37 +108,62 @@ class Sandbox:
         stdin: str = "",
         limits: Limits | None = None,
         on_ask: Ask = _no_asks,
+        on_program: ProgramHook | None = None,
     ) -> Result:
-        """Run one piece of untrusted code to its end.
+        """Run one piece of untrusted code to its end, `Limits.total_seconds` after it was admitted at the latest.
 
         `inputs` are its global variables, `stdin` its standard input (a regular file). It may call `door.ask(value)`,
         which `on_ask` answers, and `door.answer(value)`. Asks of the form {"kind": "python", ...}, which also stand
-        behind `subprocess.run`, are served by a sandboxed run of their own.
+        behind `subprocess.run`, are served by a sandboxed run of their own, and `on_program` hears of each.
         """
         limits = limits or Limits()
         async with self._admitted:
             if not await self._memory_is_there():
                 return self._refused(f"waited {_MEMORY_WAIT_SECONDS:.0f} s for free memory")
-            answer = Programs(limits, self._run_program, on_ask).answer
-            return await self._converse(Job(code, dict(inputs or {}), stdin, limits), answer)
+            usage = ProgramUsage()
+            programs = Programs(limits, self._run_program, on_ask, usage, on_program)
+            return await self._converse(Job(code, dict(inputs or {}), stdin, limits), programs.answer, usage)
+
+    @asynccontextmanager
+    async def serve(
+        self, code: str, *, inputs: Mapping[str, JSON] | None = None, limits: Limits | None = None
+    ) -> AsyncIterator[Session]:
+        """Run code that answers requests one after the other; it is ended at the end of the block. See `session`."""
+        session = Session()
+        run = asyncio.create_task(
+            self.run(
+                code,
+                inputs=inputs,
+                limits=replace(limits or Limits(), open_asks=1),
+                on_ask=session.next_request,
+            )
+        )
+        session.start(run)
+        try:
+            yield session
+        finally:
+            await session.close()
 
     async def _run_program(self, job: Job) -> Result:
         async with self._subruns:
             return await self._converse(job, _no_asks)
 
-    async def _converse(self, job: Job, on_ask: Ask) -> Result:
+    async def _converse(self, job: Job, on_ask: Ask, usage: ProgramUsage | None = None) -> Result:
         result = self._refused("no fork server")
-        for _ in range(_SPAWN_TRIES):
+        deadline = time.monotonic() + job.limits.total_seconds
+        for _ in range(_TRIES):
+            if (left := deadline - time.monotonic()) <= 0:
+                break
             child = await self._child()
-            talk = Conversation(child, job.limits, on_ask, self._turns)
+            talk = Conversation(child, replace(job.limits, total_seconds=left), on_ask, self._shared, usage)
             self._running[child.number] = talk
             try:
-                result = await talk.hold(job.frame(self._other_tasks), self.tier)
+                result = await talk.run(job.frame(self._other_tasks), self.tier)
             finally:
                 del self._running[child.number]
                 asyncio.get_running_loop().call_soon(self._refill)  # after the caller has its result
-            if result.verdict is not Verdict.INFRA or talk.began:
-                break  # what had begun to run may have asked already: only its caller can start it again
+            if result.verdict is not Verdict.INFRA or talk.has_spoken:
+                break  # what has spoken may have had an effect: only its caller can start it again
         return result
 
     def _refused(self, why: str) -> Result:
@@ -145,39 +177,44 @@ class Sandbox:
             if not child.ended.done():
                 return child
             child.close()
-        if not all(server.alive for server in self._servers):
+        if not any(server.alive for server in self._servers):
             await self._ensure_servers()
         return self._spawn()
 
     def _spawn(self) -> Child:
-        if not self._servers:
-            raise SandboxUnavailable(
-                "the sandbox has no server any more: it was stopped, or could not be started again"
-            )
-        server = min(self._servers, key=lambda server: server.load)
-        return server.spawn(next(self._numbers))
+        alive = [server for server in self._servers if server.alive]
+        if not alive:
+            raise SandboxUnavailable("the sandbox has no fork server: it was closed, or none could be started again")
+        return min(alive, key=lambda server: server.load).spawn(next(self._numbers))
 
     def _refill(self) -> None:
-        while len(self._pool) < self._warm * len(self._servers) and all(server.alive for server in self._servers):
+        while len(self._pool) < self._warm * len(self._servers) and any(server.alive for server in self._servers):
             self._pool.append(self._spawn())
 
     async def _ensure_servers(self) -> None:
-        """Start the servers that are missing, those that died among them."""
-        async with self._ready:
-            for server in [server for server in self._servers if not server.alive]:
-                self._servers.remove(server)
-                await server.close()
-            missing = [ForkServer(self._launch) for _ in range(self._server_count - len(self._servers))]
-            await asyncio.gather(*(server.start() for server in missing))
-            self._servers += missing
+        """Start the servers that are missing, those that died among them. Runs that need one wait here."""
+        async with self._starting:
+            if self._closed:
+                return
+            dead = [server for server in self._servers if not server.alive]
+            alive = [server for server in self._servers if server.alive]
+            missing = [ForkServer(self._launch) for _ in range(self._server_count - len(alive))]
+            started = await asyncio.gather(*(server.start() for server in missing), return_exceptions=True)
+            failures = [error for error in started if error is not None]
+            self._servers = alive + [server for server in missing if server.alive]
+            await asyncio.gather(*(server.close() for server in dead))
+            if failures and not self._servers:
+                raise failures[0]
 
     async def _close(self) -> None:
+        self._closed = True
         if self._watcher is not None:
             self._watcher.cancel()
-        while self._pool:
-            self._pool.popleft().close()
-        await asyncio.gather(*(server.close() for server in self._servers))
-        self._servers.clear()
+        async with self._starting:
+            while self._pool:
+                self._pool.popleft().close()
+            await asyncio.gather(*(server.close() for server in self._servers))
+            self._servers.clear()
 
     # --- admission
 
@@ -189,25 +226,31 @@ class Sandbox:
             await asyncio.sleep(_WATCH_SECONDS)
         return True
 
-    async def _watch_memory(self) -> None:
+    async def _watch(self) -> None:
+        """Twice a second: is memory short, is a server stopped or dead?"""
         reserve = memory.reserve_bytes()
         while True:
             free = memory.available_bytes()
             self._low_memory = free < reserve
             if free < reserve // 2 and self._running:
-                self._running[max(self._running)].give_way()
+                self._running[max(self._running)].evict()
+            for server in self._servers:
+                server.replace_if_stopped()
+            if len(self._servers) < self._server_count or not all(server.alive for server in self._servers):
+                with suppress(SandboxUnavailable):  # tried again at the next look, and by whoever needs one
+                    await self._ensure_servers()
             await asyncio.sleep(_WATCH_SECONDS)
 
 
 def refuse_what_does_not_fit(max_runs: int) -> None:
     """Raise descriptors to what is allowed, and refuse a concurrency that descriptors or memory cannot carry."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = 2 * (max_runs + _MAX_PROGRAMS) + _FDS_SPARE
+    needed = _FDS_EACH * (max_runs + _MAX_PROGRAMS) + _FDS_SPARE
     ceiling = needed if hard == resource.RLIM_INFINITY else hard
     if needed > ceiling:
         raise SandboxUnavailable(
             f"max_runs={max_runs} needs {needed} file descriptors and the limit is {hard}: "
-            f"lower max_runs to {(hard - _FDS_SPARE) // 2 - _MAX_PROGRAMS} or raise the limit (ulimit -Hn)"
+            f"lower max_runs to {(hard - _FDS_SPARE) // _FDS_EACH - _MAX_PROGRAMS} or raise the limit (ulimit -Hn)"
         )
     if soft != resource.RLIM_INFINITY and soft < needed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (ceiling, hard))

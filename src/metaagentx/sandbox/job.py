@@ -4,11 +4,16 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
-from .conversation import QUICK_SECONDS
+from .conversation import QUICK_SECONDS, ProgramUsage
 from .frames import JSON
 from .types import Ask, BudgetExceeded, Infra, Limits, Result, Verdict
 
 _SUBRUN_OUTPUT_BYTES = 64 << 10
+# A busy machine gives a program this much less than it asks for before that counts as a failure of the machine.
+_BUSY_FACTOR = 10
+
+ProgramHook = Callable[[str, str, str], None]
+"""Hears of a program that has ended: its source, its standard input, and what it printed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +42,19 @@ class Job:
 class Programs:
     """Answers a run's asks: programs in runs of their own with what is left of its time, the rest by its handler."""
 
-    def __init__(self, limits: Limits, run: Callable[[Job], Awaitable[Result]], on_ask: Ask) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        run: Callable[[Job], Awaitable[Result]],
+        on_ask: Ask,
+        usage: ProgramUsage,
+        on_program: ProgramHook | None = None,
+    ) -> None:
         self._limits = limits
         self._run = run
         self._on_ask = on_ask
-        self._cpu_left = limits.cpu_seconds
-        self._idle_left = limits.idle_seconds
+        self._usage = usage
+        self._on_program = on_program
         self._one_at_a_time = asyncio.Lock()  # so that all of them together keep to the budget
 
     async def answer(self, body: JSON) -> JSON:
@@ -56,25 +68,31 @@ class Programs:
         code, stdin, seconds = body.get("code"), body.get("stdin", ""), body.get("timeout", 10.0)
         if not isinstance(code, str) or not isinstance(stdin, str) or not isinstance(seconds, int | float):
             return {"error": "a program is asked for with code, stdin and timeout"}
-        if self._cpu_left <= 0:
+        cpu_left = self._limits.cpu_seconds - self._usage.cpu_seconds
+        if cpu_left <= 0:
             raise BudgetExceeded(f"its programs used all of its {self._limits.cpu_seconds:g} s of processor time")
-        if self._idle_left <= 0:
-            raise BudgetExceeded(f"its programs slept for more than {self._limits.idle_seconds:g} s in all")
+        idle_left = self._limits.idle_seconds - self._usage.idle_seconds
+        if idle_left <= 0:
+            raise BudgetExceeded(f"it and its programs slept for more than {self._limits.idle_seconds:g} s in all")
         seconds = float(min(max(seconds, 0.1), self._limits.wall_seconds))  # an integer may be too large for a float
         limits = replace(
             self._limits,
-            cpu_seconds=min(self._cpu_left, seconds),
-            wall_seconds=seconds,
+            cpu_seconds=min(cpu_left, seconds),
+            wall_seconds=min(idle_left, seconds),
+            total_seconds=min(self._limits.total_seconds, _BUSY_FACTOR * (5.0 + 2 * seconds)),
             output_bytes=min(self._limits.output_bytes, _SUBRUN_OUTPUT_BYTES),
             asks=0,
         )
-        return self._reply(await self._run(Job(code, {}, stdin, limits)))
+        result = await self._run(Job(code, {}, stdin, limits))
+        if self._on_program is not None:
+            self._on_program(code, stdin, result.stdout)
+        return self._reply(result)
 
     def _reply(self, result: Result) -> JSON:
         if result.verdict is Verdict.INFRA:
             raise Infra(result.detail)
-        self._idle_left -= result.idle_seconds
-        self._cpu_left -= max(result.cpu_seconds, min(result.turn_seconds, QUICK_SECONDS))
+        self._usage.idle_seconds += result.idle_seconds
+        self._usage.cpu_seconds += max(result.cpu_seconds, min(result.turn_seconds, QUICK_SECONDS))
         failed = result.verdict is not Verdict.OK
         notes = "" if result.verdict in (Verdict.OK, Verdict.SCRIPT_ERROR) else f"{result.verdict}: {result.detail}\n"
         return {

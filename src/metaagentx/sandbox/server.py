@@ -6,17 +6,20 @@ import json
 import math
 import os
 import socket
+import struct
 import subprocess
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from .clock import ProcessHandle, Scheduling, read_scheduling
 from .jail import Launch
 from .types import SandboxUnavailable
 
 START_SECONDS = 20.0
 _STOP_SECONDS = 5.0
+_ANCILLARY_BYTES = socket.CMSG_SPACE(8) + socket.CMSG_SPACE(12)  # two descriptors, and the sender's credentials
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,9 @@ class Child:
     """How much of its output to keep; set when it gets its code."""
     on_watched: Callable[[float], None] | None = None
     """Hears the processor time it has used, after `watch`."""
+    process: ProcessHandle | None = None
+    """Known from the first `watch` on, where the kernel offers pidfds."""
+    closed: bool = False
 
     def limit_cpu(self, seconds: float) -> None:
         """Have the kernel kill it at this much processor time, rounded up to a whole second."""
@@ -55,6 +61,10 @@ class Child:
         """Have the processor time it has used told."""
         self.on_watched = on_watched
         self.server.request({"do": "watch", "id": self.number})
+
+    def scheduling(self) -> Scheduling | None:
+        """What the kernel says of it now, as far as that is known."""
+        return self.process.scheduling() if self.process else None
 
     def finish(self) -> None:
         """It says it is done: have its output handed over without waiting until it is torn down."""
@@ -68,6 +78,9 @@ class Child:
         """Close the door."""
         for fd in (self.read_fd, self.write_fd):
             os.close(fd)
+        if self.process is not None:
+            self.process.close()
+        self.closed = True
 
 
 class ForkServer:
@@ -80,6 +93,8 @@ class ForkServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._loop = asyncio.get_running_loop()
         self._hello: asyncio.Future[None] = self._loop.create_future()
+        self._pid: int | None = None
+        self._looks_stopped = 0
         self.alive = False
 
     @property
@@ -91,6 +106,7 @@ class ForkServer:
         """Start the process and wait until it serves, or raise SandboxUnavailable with what it said."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # tells the server's process id as seen from here
         self._control = ours
         # An empty environment: bubblewrap would show ours to the jail through /proc/1/environ.
         with theirs:
@@ -112,6 +128,17 @@ class ForkServer:
         except SandboxUnavailable:
             await self.close()
             raise
+
+    def replace_if_stopped(self) -> None:
+        """Kill a server that something outside has stopped: its children could not be watched or ended.
+
+        Called about twice a second; two looks in a row must agree, because a debugger's stop is a moment.
+        """
+        scheduling = read_scheduling(self._pid) if self.alive and self._pid is not None else None
+        self._looks_stopped = self._looks_stopped + 1 if scheduling and scheduling.stopped else 0
+        if self._looks_stopped >= 2 and self._process is not None:
+            self._process.kill()  # the jail and everything in it goes with it
+            self._lost()
 
     def spawn(self, number: int) -> Child:
         """Have a child made; its door is open at once, whoever writes first."""
@@ -158,7 +185,7 @@ class ForkServer:
     def _read(self) -> None:
         for _ in range(64):  # then let others have the loop
             try:
-                data, ancillary, _, _ = self._control.recvmsg(4096, socket.CMSG_SPACE(8))
+                data, ancillary, _, _ = self._control.recvmsg(4096, _ANCILLARY_BYTES)
             except BlockingIOError:
                 return
             except OSError:
@@ -170,6 +197,8 @@ class ForkServer:
             for level, kind, payload in ancillary:
                 if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                     fds.frombytes(payload)
+                elif level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS and self._pid is None:
+                    self._pid = struct.unpack("3i", payload)[0] or None
             self._handle(json.loads(data), list(fds))
 
     def _handle(self, message: dict[str, int | float | str], fds: list[int]) -> None:
@@ -178,9 +207,7 @@ class ForkServer:
             self._hello.set_result(None)
             return
         if "used" in message:
-            watched = self._children.get(int(message["used"]))
-            if watched is not None and watched.on_watched is not None:
-                watched.on_watched(float(message["cpu"]))
+            self._take_reading(self._children.get(int(message["used"])), float(message["cpu"]), fds)
             return
         failed = "failed" in message
         number = int(message["failed" if failed else "exit"])
@@ -192,6 +219,15 @@ class ForkServer:
             ended = Ended(int(message["status"]), float(message["cpu"]), int(message["memory"]), stdout, stderr)
         if not child.ended.done():
             child.ended.set_result(ended)
+
+    def _take_reading(self, child: Child | None, cpu_seconds: float, fds: list[int]) -> None:
+        for fd in fds:
+            if child is not None and child.process is None and not child.closed:
+                child.process = ProcessHandle(fd)
+            else:
+                os.close(fd)
+        if child is not None and child.on_watched is not None:
+            child.on_watched(cpu_seconds)
 
     def _lost(self) -> None:
         """The server is gone: so are its children, and none of it is the code's doing."""

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import selfattack
-from .conversation import Conversation
+from .conversation import Conversation, Shared
 from .inside import kernel
 from .jail import Launch, bubblewraps, interpreter, launch
 from .job import Job
+from .reading import FrameQueue
 from .server import ForkServer
 from .types import Limits, SandboxUnavailable, Tier, Verdict
 
@@ -95,15 +96,15 @@ async def attack(start: Launch) -> list[str]:
         await server.start()
     except SandboxUnavailable as error:
         return [str(error)]
-    turns = asyncio.Semaphore(8)
+    shared = Shared(asyncio.Semaphore(8), FrameQueue())
     try:
         with selfattack.targets() as target:
             snippets = selfattack.ATTACKS | {"control": selfattack.CONTROL}
 
             async def attempt(number: int, code: str) -> tuple[Verdict, object, str]:
                 job = Job(selfattack.snippet(code), {"target": target}, "", _LIMITS)
-                talk = Conversation(server.spawn(number), _LIMITS, _nobody, turns)
-                result = await talk.hold(job.frame(1 << 14), start.tier)
+                talk = Conversation(server.spawn(number), _LIMITS, _nobody, shared)
+                result = await talk.run(job.frame(1 << 14), start.tier)
                 return result.verdict, result.answer, result.detail
 
             ended = await asyncio.gather(*(attempt(n, code) for n, code in enumerate(snippets.values(), 1)))

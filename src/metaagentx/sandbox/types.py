@@ -3,7 +3,6 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from math import inf
 
 from ..errors import MetaAgentXError
 from .frames import JSON
@@ -44,6 +43,10 @@ class BudgetExceeded(Exception):
     """Raised by a handler of asks when a budget that it keeps (tokens, say) is used up."""
 
 
+class ProtocolViolation(Exception):
+    """Raised by a handler of asks when the code asks for what nothing honest asks for: the verdict is `protocol`."""
+
+
 class Infra(Exception):
     """Raised by a handler of asks when the machinery, not the code, has failed: the verdict is `infra`."""
 
@@ -53,19 +56,23 @@ class Limits:
     """What one run may use."""
 
     cpu_seconds: float = 5.0
-    """Processor time in all. Decides the verdict; the run is killed at the next whole second."""
+    """Processor time in all, with what the host spends on reading its messages. Decides the verdict; the kernel kills
+    at the next whole second."""
     wall_seconds: float = 30.0
-    """Time for one turn: from the code or a reply going in until the next ask or the end comes out."""
-    idle_seconds: float = inf
-    """How long it may sleep in all: time of its turns beyond what its processor time explains on a crowded machine.
-    As much again for the programs it has run."""
+    """How long it may sleep in one turn: from the code or a reply going in until the next ask or the end comes out."""
+    idle_seconds: float = 120.0
+    """How long it may sleep in all its turns together, with the programs it has run. No ask sets it back."""
+    total_seconds: float = 600.0
+    """For everything, waits for replies and for a busy machine included: the run is over by then, whatever it sends."""
     turn_cpu_seconds: float | None = None
-    """Processor time for one turn, looked at four times a second; None: only the sum counts."""
+    """Processor time for one turn; None: only the sum counts."""
     memory_bytes: int = 512 << 20
     output_bytes: int = 1 << 20
     """For standard output and standard error each."""
     asks: int = 256
     """Asks in all, programs run for the script among them."""
+    open_asks: int = 256
+    """Asks that may be waiting for their replies at the same time."""
     frame_bytes: int = 1 << 20
     """The largest single message out of the run."""
     door_bytes: int = 32 << 20
@@ -89,7 +96,7 @@ class Result:
     turn_seconds: float
     """Wall-clock time of the run's own turns, without its waits for the host."""
     idle_seconds: float
-    """What of it the processor time does not explain, even on a crowded machine."""
+    """How long of it the run slept, as far as the host can tell."""
     memory_bytes: int
     """The most it had in memory, as the run itself reports when it ended well."""
     exit_code: int | None

@@ -14,6 +14,7 @@ _ARM = MACHINE == "aarch64"
 
 SYS_CLONE = 220 if _ARM else 56
 SYS_CAPSET = 91 if _ARM else 126
+SYS_PIDFD_OPEN = 434
 SYS_CLOSE_RANGE = 436
 SYS_LANDLOCK_CREATE, SYS_LANDLOCK_ADD, SYS_LANDLOCK_RESTRICT = 444, 445, 446
 
@@ -68,6 +69,12 @@ def limit_cpu(pid: int, seconds: int) -> None:
 def cpu_seconds(pid: int) -> float:
     """The processor time that a process of this pid namespace has used so far."""
     return time.clock_gettime((~pid << 3) | 2)
+
+
+def pidfd_open(pid: int) -> int:
+    """A descriptor that stands for a process, or -1 where the kernel offers none."""
+    descriptor: int = _libc.syscall(SYS_PIDFD_OPEN, ctypes.c_int(pid), ctypes.c_uint(0))
+    return descriptor
 
 
 def close_from(first: int) -> None:

@@ -4,7 +4,7 @@ It talks with the host over one seqpacket socket, JSON in each packet, descripto
 {"spawn": id} with the two ends of the door; {"do": ..., "id": id} where the deed is "limit" (with "cpu": seconds),
 "watch", "finish" for a run that says it is done, or "kill". To the host: {"hello": ...} once, {"exit": id, "status":
 ..., "cpu": seconds, "memory": bytes} with the files that hold the run's output and errors, {"used": id, "cpu": seconds}
-after a "watch", {"failed": id, "why": ...}.
+after a "watch", the first time with a pidfd of the run, {"failed": id, "why": ...}.
 It never sees code. When the host goes, its socket ends, and the server and all of its children with it.
 """
 
@@ -112,6 +112,7 @@ class Zygote:
         self._pid = os.getpid()
         self._runs: dict[int, tuple[int, int, int]] = {}  # pid: (id, output, errors)
         self._pids: dict[int, int] = {}
+        self._handed_over: set[int] = set()
 
     def serve(self) -> None:
         """Spawn, kill and reap until the host hangs up."""
@@ -150,8 +151,16 @@ class Zygote:
         if deed == "limit":
             kernel.limit_cpu(pid, message["cpu"])
         elif deed == "watch":
-            report = {"used": message["id"], "cpu": kernel.cpu_seconds(pid)}
-            self._control.send(json.dumps(report).encode())
+            report = json.dumps({"used": message["id"], "cpu": kernel.cpu_seconds(pid)}).encode()
+            # The first time with a handle, by which the host can see whether the run computes, waits or is stopped.
+            handle = -1 if pid in self._handed_over else kernel.pidfd_open(pid)
+            self._handed_over.add(pid)
+            if handle < 0:
+                self._control.send(report)
+            else:
+                rights = array.array("i", [handle])
+                self._control.sendmsg([report], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+                os.close(handle)
         else:
             if deed == "finish":
                 self._report(pid, 0, kernel.cpu_seconds(pid), 0)
@@ -189,6 +198,7 @@ class Zygote:
             return
         number, out, err = self._runs.pop(pid)
         del self._pids[number]
+        self._handed_over.discard(pid)
         report = {"exit": number, "status": status, "cpu": cpu_seconds, "memory": memory_bytes}
         files = array.array("i", [out, err])
         self._control.sendmsg([json.dumps(report).encode()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, files)])

@@ -1,0 +1,78 @@
+"""A run that serves requests: the host sends one, the code replies once, strictly in turn.
+
+Inside, the code calls `door.ask(reply)`, which hands over a reply and returns the next request; the first ask says that
+it is ready. A second ask before the next request is a `protocol` fault and ends the run. The clock of the run's limits
+is running whenever the host waits for it, so `request` always comes back: with a reply, or with how the run ended.
+"""
+
+import asyncio
+from typing import Self
+
+from .frames import JSON
+from .types import Result
+
+
+class SessionEnded(Exception):
+    """The run behind a session has ended; `result` says how."""
+
+    def __init__(self, result: Result) -> None:
+        super().__init__(f"{result.verdict}: {result.detail}")
+        self.result = result
+
+
+class Session:
+    """Requests to one run, one at a time. Made by `Sandbox.serve`."""
+
+    def __init__(self) -> None:
+        self.result: Result | None = None
+        """How the run ended; None while it can take requests."""
+        self._error: BaseException | None = None
+        self._ready = False
+        self._requests: asyncio.Queue[JSON] = asyncio.Queue()
+        self._reply: asyncio.Future[JSON] | None = None
+        self._run: asyncio.Task[Result] | None = None
+
+    def start(self, run: "asyncio.Task[Result]") -> Self:
+        """Follow the run that serves this session."""
+        self._run = run
+        run.add_done_callback(self._on_end)
+        return self
+
+    async def request(self, body: JSON) -> JSON:
+        """Send a request and return the reply; raise SessionEnded when the run is over, or an error of our own side."""
+        if self._reply is not None and not self._reply.done():
+            raise RuntimeError("a session takes one request at a time")
+        if self._error is None and self.result is None:
+            self._reply = asyncio.get_running_loop().create_future()
+            self._requests.put_nowait(body)
+            await asyncio.wait([self._reply])
+            if not self._reply.cancelled():
+                return self._reply.result()
+        if self._error is not None:
+            raise self._error
+        assert self.result is not None
+        raise SessionEnded(self.result)
+
+    async def next_request(self, reply: JSON) -> JSON:
+        """Answers the run's asks: take the reply it hands over, and wait for the next request."""
+        if not self._ready:
+            self._ready = True
+        elif self._reply is not None and not self._reply.done():
+            self._reply.set_result(reply)
+        return await self._requests.get()
+
+    async def close(self) -> None:
+        """End the run and wait until it is gone."""
+        if self._run is not None:
+            self._run.cancel()
+            await asyncio.wait([self._run])
+
+    def _on_end(self, run: "asyncio.Task[Result]") -> None:
+        if run.cancelled():
+            self._error = RuntimeError("the session is closed")
+        elif (error := run.exception()) is not None:
+            self._error = error
+        else:
+            self.result = run.result()
+        if self._reply is not None and not self._reply.done():
+            self._reply.cancel()
