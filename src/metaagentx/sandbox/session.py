@@ -1,7 +1,7 @@
 """A run that serves requests: the host sends one, the code replies once, strictly in turn.
 
-Inside, the code calls `door.ask(reply)`, which hands over a reply and returns the next request; the first ask says that
-it is ready. A second ask before the next request is a `protocol` fault and ends the run. The clock of the run's limits
+Inside, the code calls `door.ask(reply)`, which hands over a reply and returns the next request; the first ask is
+`READY`. A second ask before the next request is a `protocol` fault and ends the run. The clock of the run's limits
 is running whenever the host waits for it, so `request` always comes back: with a reply, or with how the run ended.
 """
 
@@ -9,7 +9,10 @@ import asyncio
 from typing import Self
 
 from .frames import JSON
-from .types import Result
+from .types import ProtocolViolation, Result
+
+READY: JSON = {"ready": True}
+"""What the code asks first."""
 
 
 class SessionEnded(Exception):
@@ -56,6 +59,8 @@ class Session:
     async def next_request(self, reply: JSON) -> JSON:
         """Answers the run's asks: take the reply it hands over, and wait for the next request."""
         if not self._ready:
+            if reply != READY:
+                raise ProtocolViolation("it replied before it was asked")
             self._ready = True
         elif self._reply is not None and not self._reply.done():
             self._reply.set_result(reply)
