@@ -177,6 +177,7 @@ def _limits(tests: CodeTests) -> Limits:
         turn_cpu_seconds=tests.cpu_seconds,
         wall_seconds=sleep_seconds,
         idle_seconds=sleep_seconds,
+        turn_seconds=2 * sleep_seconds + 20 * tests.cpu_seconds,
         total_seconds=2 * sleep_seconds + 20 * tests.cpu_seconds,
         memory_bytes=_MEMORY_BYTES,
         output_bytes=_OUTPUT_BYTES,

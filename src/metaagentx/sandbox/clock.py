@@ -78,6 +78,8 @@ class TurnClock:
         """Of the present turn: asleep."""
         self.turn_cpu_seconds = 0.0
         """Of the present turn: computing, as of the last tick."""
+        self.turn_starved_seconds = 0.0
+        """Of the present turn: kept from computing by the machine."""
         self.stopped_seconds = 0.0
         """How long it has been stopped from outside, without a break."""
         self.started: float | None = None
@@ -89,7 +91,7 @@ class TurnClock:
     def begin(self, now: float) -> None:
         """A turn begins."""
         self.started = self._last_tick = now
-        self.turn_idle_seconds = self.turn_cpu_seconds = self.stopped_seconds = 0.0
+        self.turn_idle_seconds = self.turn_cpu_seconds = self.turn_starved_seconds = self.stopped_seconds = 0.0
 
     def end(self, now: float) -> None:
         """The turn ends. What no tick has looked at, a fraction of a second, counts as sleep."""
@@ -120,6 +122,7 @@ class TurnClock:
             stalled = max(stalled, interval - TICK_SECONDS)
         starved = min(queued + stalled, max(0.0, interval - cpu))
         self.starved_seconds += starved
+        self.turn_starved_seconds += starved
         self.turn_cpu_seconds += cpu
         self._sleep(max(0.0, interval - cpu - starved))
         self._last_tick, self._cpu = now, cpu_seconds

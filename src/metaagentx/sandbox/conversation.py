@@ -198,6 +198,11 @@ class Conversation:
             self._stop(Verdict.WALL, f"it slept for more than {limits.idle_seconds:g} s in all")
         elif clock.stopped_seconds > _STOPPED_SECONDS:
             self._stop(Verdict.INFRA, "its process was stopped from outside")
+        elif now - turn > limits.turn_seconds:
+            starved = clock.turn_starved_seconds >= _EVIDENCE_SHARE * limits.turn_seconds
+            why = ": the machine was too busy to run it" if starved else ""
+            verdict = Verdict.INFRA if starved else Verdict.WALL
+            self._stop(verdict, f"one turn took more than {limits.turn_seconds:g} s{why}")
         self._tick_after(TICK_SECONDS)
 
     @property

@@ -64,6 +64,8 @@ class Limits:
     """How long it may sleep in all its turns together, with the programs it has run. No ask sets it back."""
     total_seconds: float = 600.0
     """For everything, waits for replies and for a busy machine included: the run is over by then, whatever it sends."""
+    turn_seconds: float = 600.0
+    """For one turn, whatever delays it: for runs that serve many requests."""
     turn_cpu_seconds: float | None = None
     """Processor time for one turn; None: only the sum counts."""
     memory_bytes: int = 512 << 20
