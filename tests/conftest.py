@@ -2,6 +2,7 @@
 process that commands are forked from."""
 
 import asyncio
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 
@@ -10,6 +11,9 @@ import pytest
 from metaagentx.rewards.graders import Graders
 from metaagentx.sandbox import Sandbox, Tier
 from tests.trainers import Mother
+
+# A shell's background job ignores Ctrl-C and hands that on. Tests send it to commands they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -310,7 +310,7 @@ def test_every_long_command_ends_in_the_same_way(place: Path, mother: Mother, un
         (["recipe.toml", "--set", "rollout.desings=3"], r".*rollout\.desings.*did you mean.*designs.*"),
         (
             ["recipe.toml", "--set", "model.path='missing'"],
-            r"there is no model at \S+/missing \(.*\): `metaagentx model .*",
+            r"there is no model at .+/missing \(.*\): `metaagentx model .*",
         ),
         (["recipe.toml", "--set", "model.path='preset:giant'"], "there is no preset giant: choose one of nano, .*"),
         (
@@ -320,7 +320,7 @@ def test_every_long_command_ends_in_the_same_way(place: Path, mother: Mother, un
         (["recipe.toml", "--set", "tasks.train='gsm9k'"], ".*gsm9k.*"),
         (["--fork", "undisturbed@7"], r"\S*undisturbed has no checkpoint of step 7; steps with one: 2, 4, .*"),
         (["--fork", "undisturbed"], ".*names no step to fork from: write RUN@STEP, .*"),
-        (["--fork", "undisturbed@8", "--set", "model.path='missing'"], r"there is no model at \S+/missing \(.*\): .*"),
+        (["--fork", "undisturbed@8", "--set", "model.path='missing'"], r"there is no model at .+/missing \(.*\): .*"),
     ],
 )
 def test_what_cannot_be_trained_is_one_line_and_leaves_nothing(

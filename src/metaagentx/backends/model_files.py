@@ -4,6 +4,7 @@ What only loading can tell (an unknown architecture, weights that do not fit) is
 """
 
 import json
+import shlex
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -66,9 +67,15 @@ def _check(path: Path, gguf_file: str | None, origin: str) -> None:
 def _missing(path: Path, origin: str) -> str:
     if path.is_symlink():
         return f"there is no model at {path}{origin}: it is a symbolic link that leads nowhere"
+    return f"there is no model at {path}{origin}: {how_to_get(path)}"
+
+
+def how_to_get(path: Path) -> str:
+    """Two commands that put a model into this directory."""
+    place = shlex.quote(str(path))
     return (
-        f"there is no model at {path}{origin}: `metaagentx model new {path}` makes a small one, `hf download NAME "
-        f"--local-dir {path}` fetches one from the Hugging Face hub"
+        f"`metaagentx model new {place}` makes a small one, `hf download NAME --local-dir {place}` fetches one from "
+        "the Hugging Face hub"
     )
 
 

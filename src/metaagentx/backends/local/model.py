@@ -8,6 +8,7 @@ process on some virtual machines.
 
 import asyncio
 import json
+import shlex
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from ...errors import MetaAgentXError
+from ..model_files import how_to_get
 from .chat import ChatTokenizer
 from .memory import is_out_of_memory, one_line, out_of_memory_is
 
@@ -173,10 +175,7 @@ def _read_weights(path: Path, gguf_file: str | None, dtype: torch.dtype) -> Any:
 
 def _check_directory(path: Path, gguf_file: str | None) -> None:
     if not path.exists():
-        raise MetaAgentXError(
-            f"there is no model at {path}: `metaagentx model new {path}` makes a small one, `hf download NAME "
-            f"--local-dir {path}` fetches one from the Hugging Face hub"
-        )
+        raise MetaAgentXError(f"there is no model at {path}: {how_to_get(path)}")
     if gguf_file is not None:
         if not (path / gguf_file).is_file():
             raise MetaAgentXError(f"there is no file {gguf_file} in {path}")
@@ -205,7 +204,7 @@ def _check_tokenizer(path: Path) -> None:
     if missing:
         raise MetaAgentXError(
             f"the model directory {path} has no {' and no '.join(missing)}: copy the tokenizer's files from where the "
-            f"model comes from, for instance with `hf download NAME --local-dir {path}`"
+            f"model comes from, for instance with `hf download NAME --local-dir {shlex.quote(str(path))}`"
         )
 
 
