@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from .introduction import introduce
 from .jail import Launch
 from .types import SandboxUnavailable
 
@@ -91,6 +92,7 @@ class ForkServer:
         """Start the process and wait until it serves, or raise SandboxUnavailable with what it said."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self._control = ours
         # An empty environment: bubblewrap would show ours to the jail through /proc/1/environ.
         with theirs:
@@ -103,8 +105,9 @@ class ForkServer:
                 stderr=subprocess.PIPE,
                 pass_fds=[theirs.fileno()],
             )
-        self._loop.add_reader(ours, self._read)
         try:
+            await asyncio.wait_for(introduce(ours, self._launch), START_SECONDS)
+            self._loop.add_reader(ours, self._read)
             await asyncio.wait_for(asyncio.shield(self._hello), START_SECONDS)
         except TimeoutError:
             await self.close()
