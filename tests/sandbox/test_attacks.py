@@ -310,11 +310,13 @@ door.answer(sorted(path for path in paths if path.startswith("/") and len(path) 
 def test_memory_is_taken_from_runs_first_then_from_servers_then_from_us(tier: Tier, runner: asyncio.Runner) -> None:
     async def scores() -> list[int]:
         async with Sandbox(tier=tier, servers=1, warm=0, max_runs=8) as sandbox:
-            servers = descendants(os.getpid()) - others
+            process = sandbox._servers[0]._process
+            assert process is not None
+            servers = {process.pid} | descendants(process.pid)
             found: list[int] = []
 
             async def look(body: JSON) -> JSON:
-                runs = descendants(os.getpid()) - others - servers
+                runs = descendants(process.pid) - servers
                 for pids in (servers, runs):
                     found.extend({int(Path(f"/proc/{pid}/oom_score_adj").read_text()) for pid in pids})
                 return body
@@ -323,7 +325,6 @@ def test_memory_is_taken_from_runs_first_then_from_servers_then_from_us(tier: Ti
             await sandbox.run("import door; door.ask(1)", on_ask=look)
             return found
 
-    others = descendants(os.getpid())
     ours = int(Path("/proc/self/oom_score_adj").read_text())
     server, run = runner.run(scores())
     assert ours < server < run == 1000
