@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from .cgroups import server_groups
 from .introduction import introduce
 from .jail import Launch
 from .types import SandboxUnavailable
@@ -81,6 +82,7 @@ class ForkServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._loop = asyncio.get_running_loop()
         self._hello: asyncio.Future[None] = self._loop.create_future()
+        self._group: int | None = None
         self.alive = False
 
     @property
@@ -106,8 +108,10 @@ class ForkServer:
                 pass_fds=[theirs.fileno()],
             )
         try:
-            await asyncio.wait_for(introduce(ours, self._launch), START_SECONDS)
+            pid = await asyncio.wait_for(introduce(ours, self._launch), START_SECONDS)
             self._loop.add_reader(ours, self._read)
+            if pid is not None:  # while it warms up: it makes no child before we ask for one
+                self._group = await asyncio.to_thread(server_groups().add, pid)
             await asyncio.wait_for(asyncio.shield(self._hello), START_SECONDS)
         except TimeoutError:
             await self.close()
@@ -237,6 +241,9 @@ class ForkServer:
             process.wait()
         if process.stderr is not None:
             process.stderr.close()
+        if self._group is not None:
+            await asyncio.to_thread(server_groups().remove, self._group)
+            self._group = None
 
 
 def _take(fd: int, keep: int) -> bytes:
