@@ -192,7 +192,7 @@ class ServerGroups:
         for base, (version, controllers) in bases.items():
             try:
                 if version == 2:
-                    base, controllers = _delegate(base, controllers)
+                    base, controllers = _delegate(base, controllers, self._root)
                 if controllers:
                     hosts[self._make_host(base, version, controllers)] = version, controllers
             except OSError as error:
@@ -218,11 +218,11 @@ class ServerGroups:
 _MEMORY_FILES = {1: ("memory.usage_in_bytes", "memory.limit_in_bytes"), 2: ("memory.current", "memory.max")}
 
 
-def _delegate(own: Path, controllers: list[str]) -> tuple[Path, list[str]]:
+def _delegate(own: Path, controllers: list[str], root: Path) -> tuple[Path, list[str]]:
     """In version 2, have a group hand the controllers that it has to groups below it, and the group that does.
 
-    A group with processes in it may not, except for the uppermost. Where we are the only one, we go into a group below,
-    as systemd wants it of those to whom it delegates.
+    A group with processes in it may not, except for the uppermost. Where all of them are we and what we have started,
+    they go into a group below, as systemd wants it of those to whom it delegates.
     """
     base = own.parent if own.name == _HOST_LEAF else own
     has = read_text(base / "cgroup.controllers").split()
@@ -234,18 +234,38 @@ def _delegate(own: Path, controllers: list[str]) -> tuple[Path, list[str]]:
     try:
         control.write_text(" ".join(missing))
     except OSError as error:
-        if error.errno != errno.EBUSY or read_text(base / "cgroup.procs").split() != [str(os.getpid())]:
+        pids = _processes(base)
+        if error.errno != errno.EBUSY or not all(_is_ours(pid, root) for pid in pids):
             raise
         leaf = base / _HOST_LEAF
         leaf.mkdir(exist_ok=True)
-        (leaf / "cgroup.procs").write_text(str(os.getpid()))
         try:
+            for pid in pids:
+                _move(pid, leaf)
             control.write_text(" ".join(missing))
         except OSError:
-            (base / "cgroup.procs").write_text(str(os.getpid()))
+            for pid in _processes(leaf):
+                _move(pid, base)
             _rmdir(leaf)
             raise
     return base, controllers
+
+
+def _processes(group: Path) -> list[int]:
+    return [int(pid) for pid in read_text(group / "cgroup.procs").split()]
+
+
+def _move(pid: int, group: Path) -> None:
+    with contextlib.suppress(ProcessLookupError):  # it ended meanwhile
+        (group / "cgroup.procs").write_text(str(pid))
+
+
+def _is_ours(pid: int, root: Path) -> bool:
+    """Whether a process is this one or descends from it."""
+    while pid > 1 and pid != os.getpid():
+        fields = read_text(root / f"proc/{pid}/stat").rpartition(") ")[2].split()
+        pid = int(fields[1]) if len(fields) > 1 else os.getpid()  # one that has ended is nobody else's
+    return pid == os.getpid()
 
 
 def _remove_leftovers(base: Path, root: Path) -> None:
