@@ -91,6 +91,17 @@ def test_a_container_reads_its_path_of_outside(tmp_path: Path) -> None:
     assert available_bytes(root) == GIB - 1
 
 
+def test_a_group_that_may_not_be_looked_at_limits_nothing() -> None:
+    with public_directory() as directory:
+        files: dict[str, str | int] = {"job/step/memory.max": GIB, "job/step/memory.current": 0}
+        machine(directory, "0::/job/step\n", MOUNT_V2, files)
+        assert available_bytes(directory) == GIB
+        (directory / "sys/fs/cgroup").chmod(0o700)
+        groups = ServerGroups(directory)
+        said = as_nobody(lambda: (available_bytes(directory) // GIB, groups.add(1), groups.oom_kills()))
+    assert said == "(10, None, 0)"
+
+
 def test_hybrid_mounts_and_names_with_blanks(tmp_path: Path) -> None:
     mounts = f"{MOUNT_V1}\n41 31 0:38 / /sys/fs/cgroup/uni\\040fied rw - cgroup2 cgroup2 rw\nnonsense\n"
     files: dict[str, str | int] = {

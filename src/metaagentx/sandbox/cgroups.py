@@ -58,7 +58,7 @@ def read_field(path: Path, name: str) -> int | None:
 def read_text(path: Path) -> str:
     """What is in a file, nothing where it cannot be read."""
     try:
-        return path.read_text()
+        return path.read_text(errors="surrogateescape")
     except OSError:
         return ""
 
@@ -85,7 +85,14 @@ def _locate(version: int, path: str, top: str, mount: Path) -> Membership:
     if top != "/" and (path == top or path.startswith(top + "/")):
         path = path[len(top) :]
     own = mount / path.lstrip("/")
-    return Membership(version, own if ".." not in own.parts and own.is_dir() else mount, mount)
+    return Membership(version, own if ".." not in own.parts and _is_directory(own) else mount, mount)
+
+
+def _is_directory(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:
+        return False  # not ours to look at
 
 
 def _mounts(root: Path) -> list[tuple[str, list[str], str, str]]:
@@ -206,6 +213,9 @@ class ServerGroups:
         try:
             if version == 2:
                 (host / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in controllers))
+            elif "memory" in controllers:
+                # Inherited from a group that wants its processes stopped instead of killed: runs would hang.
+                (host / "memory.oom_control").write_text("0")
             if "pids" in controllers:
                 tasks = read_number(self._root / "proc/sys/kernel/pid_max") or _MAX_TASKS
                 (host / "pids.max").write_text(str(min(tasks // 2, _MAX_TASKS)))

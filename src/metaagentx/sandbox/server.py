@@ -241,9 +241,9 @@ class ForkServer:
             process.wait()
         if process.stderr is not None:
             process.stderr.close()
-        if self._group is not None:
-            await asyncio.to_thread(server_groups().remove, self._group)
-            self._group = None
+        group, self._group = self._group, None
+        if group is not None:
+            await asyncio.to_thread(server_groups().remove, group)
 
 
 def _take(fd: int, keep: int) -> bytes:
