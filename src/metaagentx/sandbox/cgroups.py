@@ -307,6 +307,7 @@ def _start_time(pid: int, root: Path) -> str:
 def _explain(error: OSError) -> str:
     reasons = {
         errno.EROFS: "control groups are read-only here",
+        errno.ENOENT: "control groups cannot be seen here",
         errno.EACCES: "no group was delegated to this user",
         errno.EPERM: "no group was delegated to this user",
         errno.EBUSY: "this process shares its group with others",
