@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 from .sandbox import Sandbox, SandboxUnavailable, memory
+from .sandbox.cgroups import server_groups
 from .sandbox.inside import kernel
 from .sandbox.jail import bubblewraps
 from .sandbox.tiers import FIXES
@@ -58,6 +59,8 @@ class SandboxReport:
     why: list[str]
     bubblewrap: list[str]
     landlock: int
+    cgroup: str
+    """What limits all runs together, or why nothing does."""
 
 
 @dataclass(frozen=True)
@@ -113,13 +116,13 @@ async def _examine_sandbox(problems: list[Problem]) -> SandboxReport:
     landlock = kernel.landlock_version() if sys.platform == "linux" else 0
     try:
         async with Sandbox(max_runs=4, servers=1, warm=0) as sandbox:
-            tier, why = sandbox.tier, list(sandbox.choice.notes)
+            tier, why, cgroup = sandbox.tier, list(sandbox.choice.notes), server_groups().describe()
     except SandboxUnavailable as error:
         problems.append(Problem("untrusted code cannot be isolated here", str(error), fatal=True))
-        return SandboxReport(None, [str(error)], paths, landlock)
+        return SandboxReport(None, [str(error)], paths, landlock, "none")
     if tier is not Tier.T1:
         problems.append(Problem(f"the sandbox runs in tier {tier} only", FIXES[Tier.T1]))
-    return SandboxReport(tier.value, why or ["every self-attack was stopped"], paths, landlock)
+    return SandboxReport(tier.value, why or ["every self-attack was stopped"], paths, landlock, cgroup)
 
 
 def _missing_packages(versions: dict[str, str | None]) -> list[Problem]:

@@ -23,6 +23,7 @@ def show(report: Report) -> None:
     table.add_row("sandbox", f"{report.sandbox.tier or 'NONE'}: {'; '.join(report.sandbox.why)}")
     table.add_row("bubblewrap", ", ".join(report.sandbox.bubblewrap) or "none")
     table.add_row("Landlock", f"version {report.sandbox.landlock}" if report.sandbox.landlock else "none")
+    table.add_row("cgroup", report.sandbox.cgroup)
     console = Console(soft_wrap=True, highlight=False)
     console.print(table)
     for problem in report.problems:

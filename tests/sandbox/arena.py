@@ -124,6 +124,9 @@ def arena(neighbour: str, plain: bool = False) -> Iterator[Arena]:
                 "pid": victim.pid,
                 "address": _environment_address(victim.pid),
                 "signal": 9 if plain else 0,
+                "nodename": os.uname().nodename,
+                "version": os.uname().version,
+                "project": str(_PROJECT),
             },
         )
 

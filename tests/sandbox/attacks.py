@@ -27,6 +27,7 @@ NUMBERS = {
     "add_key": (248, 217), "bpf": (321, 280), "capset": (126, 91), "chroot": (161, 51), "clone": (56, 220),
     "clone3": (435, 435), "copy_file_range": (326, 285), "creat": (85, -1), "epoll_create1": (291, 20),
     "eventfd2": (290, 19), "execveat": (322, 281), "fanotify_init": (300, 262), "fork": (57, -1), "fsopen": (430, 430),
+    "futex": (202, 98), "madvise": (28, 233), "mmap": (9, 222), "mprotect": (10, 226), "mremap": (25, 216),
     "inotify_init1": (294, 26), "io_setup": (206, 0), "io_uring_setup": (425, 425), "ioprio_set": (251, 30),
     "kcmp": (312, 272), "keyctl": (250, 219), "landlock": (444, 444), "memfd_create": (319, 279),
     "memfd_secret": (447, 447), "mount": (165, 40), "move_pages": (279, 239), "mq_open": (240, 180),
@@ -222,6 +223,31 @@ STAT = _holes(
         "which processes there are": "door.answer(os.path.exists(f\"/proc/{target['victim']}\"))",
     },
 )
+
+_COMMAND_LINE = """
+argc, argv = ctypes.c_int(), ctypes.POINTER(ctypes.c_wchar_p)()
+ctypes.pythonapi.Py_GetArgcArgv(ctypes.byref(argc), ctypes.byref(argv))
+words = [*sys.orig_argv, *sys.argv, *(argv[i] for i in range(argc.value))]
+"""
+IDENTITY = _holes(
+    "identity",
+    {
+        "the name of the machine": "import platform; door.answer(target['nodename'] in (os.uname().nodename, socket.gethostname(), platform.node()))",
+        "the name of the machine, by the call": """
+buffer = ctypes.create_string_buffer(6 * 65)
+libc.uname(buffer)
+door.answer(target['nodename'].encode() in buffer.raw.split(b'\\0'))""",
+        "the name of the machine, by libc": """
+buffer = ctypes.create_string_buffer(99)
+libc.gethostname(buffer, 99)
+door.answer(target['nodename'].encode() == buffer.value)""",
+        "the name of the machine, by a file": "door.answer(target['nodename'] in open('/proc/sys/kernel/hostname').read())",
+        "the build of the kernel": "import platform; door.answer(target['version'] in (os.uname().version, platform.version()))",
+        "where the project lies, by the command line": _COMMAND_LINE + "door.answer(any(target['project'] in word or target['directory'] in word for word in words))",
+        "what the server was told, by the command line": _COMMAND_LINE + "door.answer(any(target['directory'] in word or 'preload' in word for word in words))",
+        "where the project lies, by /proc": "words = open('/proc/self/cmdline').read()\ndoor.answer(target['project'] in words or target['directory'] in words)",
+    },
+)  # fmt: skip
 
 CLOCKS = _holes(
     "processes",
@@ -441,9 +467,31 @@ reached(syscall('setrlimit', 7, limit))""",
     },
 )  # fmt: skip
 
+_PAGE = """
+import mmap
+memory = mmap.mmap(-1, 1 << 16)
+page = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+"""
 KERNEL = _holes(
     "kernel surface",
     {
+        "a thread that can be waited for by a descriptor": "reached(syscall('clone', 0x00010F00 | 0x1000 | 0x100000, 0, 0, 0, 0))",
+        "a thread that is a process in part": "reached(syscall('clone', 0x00010F00 | 0x00400000 | 0x1000, 0, 0, 0, 0))",
+        **{
+            f"advise on memory: {name}": f"{_PAGE}reached(syscall('madvise', page, 4096, {advice}))"
+            for name, advice in {
+                "merge it": 12,
+                "wipe it on fork": 18,
+                "cold": 20,
+                "push it out": 21,
+                "huge": 14,
+            }.items()
+        },
+        "pages of the machine's pool": "reached(0 if syscall('mmap', 0, 1 << 21, 3, 0x40022, -1, 0) > 0 else -ctypes.get_errno())",
+        "a stack that grows": "reached(0 if syscall('mmap', 0, 1 << 16, 3, 0x122, -1, 0) > 0 else -ctypes.get_errno())",
+        "protection that grows": f"{_PAGE}reached(syscall('mprotect', page, 4096, 3 | 0x01000000))",
+        "move memory and keep it": f"{_PAGE}reached(0 if syscall('mremap', page, 1 << 16, 1 << 16, 5, 0) > 0 else -ctypes.get_errno())",
+        "a lock that inherits priority": "word = ctypes.c_uint(0); reached(syscall('futex', ctypes.byref(word), 0x86, 0, 0, 0, 0))",
         "mount": "reached(syscall('mount', b'x', b'/tmp', 1, 0, 0))",
         "mount in a namespace of one's own": """
 syscall('unshare', 0x10020000)
@@ -677,8 +725,8 @@ INFRA = [
     }.items()
 ]  # fmt: skip
 
-ATTACKS = [*FILES, *STAT, *CLOCKS, *NETWORK, *RESOURCES, *PROCESSES, *KERNEL, *CHANNEL, *INFRA]
+ATTACKS = [*FILES, *IDENTITY, *STAT, *CLOCKS, *NETWORK, *RESOURCES, *PROCESSES, *KERNEL, *CHANNEL, *INFRA]
 HOLES = [attack for attack in ATTACKS if attack.kind == "hole"]
 LIMITS = [attack for attack in ATTACKS if attack.kind == "limit"]
-CORE = [attack for attack in HOLES if attack.group in ("files", "network", "processes", METADATA)]
+CORE = [attack for attack in HOLES if attack.group in ("files", "identity", "network", "processes", METADATA)]
 """What an ordinary user's sandbox is attacked with as well."""

@@ -256,6 +256,80 @@ door.answer(found)"""
     assert found == {str(number): kind for number, kind in enumerate(kinds)}
 
 
+def test_honest_code_may_ask_about_the_machine(sandbox_of_tier: Sandbox, runner: asyncio.Runner) -> None:
+    code = """
+import os, platform, socket, door
+names = os.uname().nodename, platform.node(), socket.gethostname()
+door.answer([*names, os.uname().sysname, platform.machine(), platform.platform().partition("-")[0]])"""
+    machine = os.uname().machine
+    expected = ["sandbox", "sandbox", "sandbox", "Linux", machine, "Linux"]
+    assert runner.run(sandbox_of_tier.run(code, limits=QUICK)).answer == expected
+
+
+def test_the_jail_shows_no_path_of_the_host(sandbox: Sandbox, runner: asyncio.Runner) -> None:
+    """Names that the interpreter carries in memory. The text of the standard library's own files is another matter."""
+    code = """
+import os, site, sys, sysconfig, types, door
+paths, seen = set(), set()
+def add(value):
+    if isinstance(value, str): paths.add(value)
+    elif isinstance(value, (list, tuple, set)): [add(item) for item in value]
+    elif isinstance(value, dict): add(list(value.values()))
+def look(thing, depth=0):
+    if id(thing) in seen or depth > 6: return
+    seen.add(id(thing))
+    if isinstance(thing, types.CodeType):
+        paths.add(thing.co_filename)
+        for constant in thing.co_consts: look(constant, depth + 1)
+    elif isinstance(thing, types.FunctionType): look(thing.__code__, depth + 1)
+    elif isinstance(thing, (type, types.ModuleType)):
+        for name in ("__file__", "__cached__"): add(vars(thing).get(name))
+        add(list(vars(thing).get("__path__") or ()))
+        for value in list(vars(thing).values()): look(value, depth + 1)
+frame = sys._getframe()
+while frame:
+    look(frame.f_code)
+    add({**frame.f_globals, **frame.f_locals})
+    frame = frame.f_back
+for module in list(sys.modules.values()): look(module)
+for name in vars(sys): add(getattr(sys, name))
+add(dict(os.environ)); add(sysconfig.get_paths())
+add([sysconfig.get_config_h_filename(), site.USER_SITE, site.PREFIXES])
+add(list(sys.path_importer_cache)); add(os.getcwd())
+door.answer(sorted(path for path in paths if path.startswith("/") and len(path) < 400))"""
+    shown = runner.run(sandbox.run(code, limits=LOOP))
+    assert isinstance(shown.answer, list), shown
+    assert len(shown.answer) > 50
+    known = ("/python", "/app", "/proc", "/dev", "/etc", "/bin", "/usr/local/bin", "/tmp", "/var")
+    strange = [path for path in shown.answer if str(path) != "/" and not str(path).startswith(known)]
+    assert not [path for path in strange if Path(str(path)).exists()]
+    assert not [path for path in shown.answer if str(path).startswith((str(PROJECT), str(Path.home()), sys.prefix))]
+
+
+@pytest.mark.parametrize("tier", [Tier.T1, Tier.T2, Tier.T3])
+def test_memory_is_taken_from_runs_first_then_from_servers_then_from_us(tier: Tier, runner: asyncio.Runner) -> None:
+    async def scores() -> list[int]:
+        async with Sandbox(tier=tier, servers=1, warm=0, max_runs=8) as sandbox:
+            process = sandbox._servers[0]._process
+            assert process is not None
+            servers = {process.pid} | descendants(process.pid)
+            found: list[int] = []
+
+            async def look(body: JSON) -> JSON:
+                runs = descendants(process.pid) - servers
+                for pids in (servers, runs):
+                    found.extend({int(Path(f"/proc/{pid}/oom_score_adj").read_text()) for pid in pids})
+                return body
+
+            await sandbox.run("pass")  # the server has made a run and is itself again
+            await sandbox.run("import door; door.ask(1)", on_ask=look)
+            return found
+
+    ours = int(Path("/proc/self/oom_score_adj").read_text())
+    server, run = runner.run(scores())
+    assert ours < server < run == 1000
+
+
 # --- what hostile reading of the code found, so that it stays found
 
 # To be on the processor at every tick of the kernel's clock and asleep in between costs next to no processor time, and

@@ -12,6 +12,7 @@ MACHINES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 COLUMN = {"x86_64": 0, "aarch64": 1}
 NO_SYSCALL = 0x00050000 | errno.ENOSYS
 READ_ONLY_CLOEXEC = 0o2000000
+_CLOCKS = ("clock_gettime", "clock_getres", "clock_nanosleep")
 
 
 def decide(program: bytes, arch: int, number: int, *arguments: int) -> int:
@@ -72,6 +73,30 @@ def test_calls_of_other_machines_kill(machine: str) -> None:
         ("clone", (17,), False),  # fork
         ("clone", (0x3D0F00 | 0x10000000,), False),  # a thread with a new user namespace
         ("clone", (0x3D0F00 | 0x00020000,), False),
+        ("clone", (0x3D0F00 | 0x1000,), False),  # a thread with a pidfd
+        ("clone", (0x3D0F00 | 0x80000000,), False),  # CLONE_IO
+        ("clone", (0x3D0F00 & ~0x10000,), False),  # shares all, and is a process
+        ("clone", (0x10F00,), False),  # a thread that no library makes
+        ("clone", (1 << 32 | 0x3D0F00,), False),
+        *(("madvise", (0, 4096, advice), advice in (0, 4, 8, 102, 103)) for advice in range(110)),
+        ("madvise", (0, 4096, -1), False),
+        ("mmap", (0, 1, 3, 0x22), True),  # an arena
+        ("mmap", (0, 1, 0, 0x20022), True),  # a thread's stack
+        ("mmap", (0, 1, 0, 0x4022), True),  # a heap
+        ("mmap", (0, 1, 5, 0x812), True),  # a shared library
+        ("mmap", (0, 1, 3, 0x28), True),  # the state of getrandom
+        ("mmap", (0, 1, 3, 0x40022), False),  # MAP_HUGETLB
+        ("mmap", (0, 1, 3, 0x2022), False),  # MAP_LOCKED
+        ("mmap", (0, 1, 3, 0x122), False),  # MAP_GROWSDOWN
+        ("mmap", (0, 1, 3, 0x80003), False),  # MAP_SYNC
+        ("mmap", (0, 1, 3 | 0x01000000, 0x22), False),  # PROT_GROWSDOWN
+        ("mprotect", (0, 1, 3), True),
+        ("mprotect", (0, 1, 3 | 0x01000000), False),
+        ("mremap", (0, 1, 2, 1), True),
+        ("mremap", (0, 1, 2, 3), False),  # MREMAP_FIXED
+        ("mremap", (0, 1, 2, 5), False),  # MREMAP_DONTUNMAP
+        *(("futex", (0, op | flags), op in (0, 1, 3, 9, 10)) for op in range(14) for flags in (0, 128, 256, 384)),
+        *((name, (clock,), 0 <= clock < 16) for name in _CLOCKS for clock in (0, 1, 3, 11, 15, 16, 1 << 30, -6, -1)),
         ("fcntl", (0, 1), True),
         ("fcntl", (0, 1030), True),
         ("fcntl", (0, 4), False),  # F_SETFL, with which O_ASYNC is set
@@ -107,6 +132,11 @@ def test_conditions(machine: str, name: str, arguments: tuple[int, ...], allowed
     numbers, _ = (seccomp.CONDITIONAL | seccomp.OPENING)[name]
     verdict = decide(assemble(machine, files=True), MACHINES[machine], numbers[COLUMN[machine]], *arguments)
     assert verdict == (ALLOW if allowed else DENY)
+
+
+def test_the_name_of_the_machine_is_refused() -> None:
+    for (machine, arch), number in zip(MACHINES.items(), (63, 160), strict=True):
+        assert decide(assemble(machine, files=True), arch, number) == DENY
 
 
 def test_without_files_nothing_is_opened() -> None:

@@ -28,9 +28,10 @@ processor, memory, threads, descriptors, output and messages, forged or malforme
 behind, verdicts that a run would like better than its own.
 
 Not covered: bugs of the kernel behind the calls that are allowed (for that, put the whole machine into a virtual
-one); side channels such as timing and caches; the sum of memory over all runs, which admission control and a watchdog
-bound but no cgroup caps; in T2 that code can see which paths exist (stat), not what is in them; CPU time stolen from
-neighbours within the limits. Code has no place to write files, no processes of its own, no sockets, no asyncio.
+one); side channels such as timing and caches; where no control group is offered, a cap on the memory of all runs
+together beyond admission control and a watchdog; in T2 that code can see which paths exist (stat), not what is in them,
+and in T2 and T3 where the interpreter and the project lie; CPU time stolen from neighbours within the limits. Code has
+no place to write files, no processes of its own, no sockets, no asyncio.
 Standard-library modules that need further shared libraries (ssl, sqlite3, lzma) are not there. In T2, when root runs
 an interpreter below a directory that only root may enter, only preloaded modules can be imported. Linux 5.9 or newer,
 x86_64 or aarch64.

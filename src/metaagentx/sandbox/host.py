@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 
 from . import memory
+from .cgroups import server_groups
 from .conversation import Conversation, ProgramUsage, Shared
 from .frames import JSON
 from .jail import NOBODY, launch
@@ -232,6 +233,7 @@ class Sandbox:
         while True:
             free = memory.available_bytes()
             self._low_memory = free < reserve
+            server_groups().limit_memory(memory.run_headroom_bytes(free, reserve))
             if free < reserve // 2 and self._running:
                 self._running[max(self._running)].evict()
             for server in self._servers:

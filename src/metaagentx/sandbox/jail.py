@@ -6,8 +6,8 @@ start it in place and rely on what each child does to itself. Started by root, i
 stands: by then nothing has to be reached through directories that only root may enter.
 """
 
-import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -27,20 +27,29 @@ LIBRARIES = {"workflow": _HERE.parent / "workflow"}
 # The isolated mode -I would do the same and would ignore PYTHONHASHSEED: equal programs must run equally.
 _FLAGS = ["-s", "-S", "-P", "-B", "-X", "utf8"]
 _ENVIRONMENT = {"PYTHONHASHSEED": "0"}
-_ENTRY = """import sys
-sys.path.append({path!r})
+# What the server is told comes through its socket: a command line stays in memory, where every run can read it.
+_ENTRY = """import array, json, socket, sys
+control = socket.socket(fileno=int(sys.argv[1]))
+control.send(b"here")
+data, rights, _, _ = control.recvmsg(1 << 20, 64)
+config = json.loads(data)
+sys.path.append(config["path"])
+from inside import identity
+if config["uname"]: identity.assume(config["uname"])
 from inside.zygote import main
-sys.path.remove({path!r})
-main(sys.argv[1])"""
-# The first processes to go when the machine runs out of memory are the untrusted ones.
-_SHELL = ["/bin/sh", "-c", 'echo 1000 > /proc/self/oom_score_adj 2>/dev/null; exec "$@"', "sh"]
+sys.path.remove(config["path"])
+main(control, config, array.array("i", rights[0][2])[0] if rights else None)"""
+# The first processes to go when the machine runs out of memory are the runs (1000), then the servers, then we: a
+# shell sets the server's score before there is a server.
+_SHELL = ("/bin/sh", "-c", 'echo "$0" > /proc/self/oom_score_adj 2>/dev/null; exec "$@"')
+_HOST_NAME = "sandbox"
 
 # Imported before the first fork: what scripts, solutions and the workflow language use.
 PRELOAD = """
 __future__ abc array atexit bisect builtins cmath collections collections.abc contextlib copy ctypes dataclasses
 datetime decimal enum errno fcntl fractions functools gc heapq io itertools json keyword linecache math mmap numbers
-operator os queue random re resource select signal socket stat statistics string struct sys textwrap threading time
-traceback types typing warnings weakref zlib
+operator os platform queue random re resource select signal socket stat statistics string struct sys textwrap
+threading time traceback types typing warnings weakref zlib
 """.split()  # noqa: SIM905 - a list of quoted names would fill a page
 
 
@@ -106,12 +115,12 @@ class Launch:
 
     tier: Tier
     prefix: tuple[str, ...]
-    entry: str
     config: dict[str, object]
+    """What the server is told once it has started."""
 
     def command(self, control_fd: int) -> list[str]:
         """The whole command line."""
-        return [*self.prefix, "-c", self.entry, json.dumps(self.config | {"control_fd": control_fd})]
+        return [*self.prefix, "-c", _ENTRY, str(control_fd)]
 
 
 def launch(tier: Tier, bubblewrap: Path | None = None, libraries: Mapping[str, Path] | None = None) -> Launch:
@@ -127,6 +136,8 @@ def launch(tier: Tier, bubblewrap: Path | None = None, libraries: Mapping[str, P
         "readable": [],
         "listable": [],
         "libraries": {name: str(path) for name, path in packages.items()},
+        "path": str(_HERE),
+        "uname": _assumed_uname() if tier is not Tier.NONE else None,
     }
     if tier is Tier.T1:
         assert bubblewrap is not None
@@ -136,8 +147,21 @@ def launch(tier: Tier, bubblewrap: Path | None = None, libraries: Mapping[str, P
         # Installed packages may lie inside the standard library's directory: no need to read those.
         config["readable"] = [str(p) for p in python.stdlib.iterdir() if not p.name.endswith("-packages")]
         config |= {"landlock": True, "listable": [str(python.stdlib)]}
-    prefix = (*_SHELL, str(python.executable), *_FLAGS)
-    return Launch(tier, prefix, _ENTRY.format(path=str(_HERE)), config)
+    return Launch(tier, (*_shell(), str(python.executable), *_FLAGS), config)
+
+
+def _shell() -> tuple[str, ...]:
+    """Starts a server half-way between our own score and that of a run; it can only be raised."""
+    file = Path("/proc/self/oom_score_adj")
+    ours = int(file.read_text()) if file.is_file() else 0
+    return *_SHELL, str((ours + 1000) // 2)
+
+
+def _assumed_uname() -> list[str]:
+    """What a run is told about the machine: its processor and the number of its kernel, whose suffix names a vendor."""
+    ours = os.uname()
+    release = re.match(r"[0-9.]*", ours.release)
+    return [ours.sysname, _HOST_NAME, release.group() if release else "", "", ours.machine]
 
 
 def _jailed(bubblewrap: Path, config: dict[str, object], packages: Mapping[str, Path]) -> Launch:
@@ -145,7 +169,7 @@ def _jailed(bubblewrap: Path, config: dict[str, object], packages: Mapping[str, 
     root = os.getuid() == 0
     standard = f"/python/{sys.platlibdir}/{python.stdlib.name}"
     words = ["--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
-    words += ["--die-with-parent", "--new-session", "--clearenv", "--cap-drop", "ALL"]
+    words += ["--hostname", _HOST_NAME, "--die-with-parent", "--new-session", "--clearenv", "--cap-drop", "ALL"]
     # Root makes the jail with its own rights and the server leaves them; anybody else needs a user namespace for it.
     words += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"] if root else ["--unshare-user"]
     # Made by name, or bubblewrap would make them for itself alone, and the server's user could import nothing later.
@@ -171,6 +195,7 @@ def _jailed(bubblewrap: Path, config: dict[str, object], packages: Mapping[str, 
         "landlock": kernel.landlock_version() > 0,
         "readable": ["/python"],
         "libraries": {name: f"/app/{name}" for name in packages},
+        "path": "/app",
     }
-    prefix = (*_SHELL, str(bubblewrap), *words, "--", *start, "/python/bin/python", *_FLAGS)
-    return Launch(Tier.T1, prefix, _ENTRY.format(path="/app"), config)
+    prefix = (*_shell(), str(bubblewrap), *words, "--", *start, "/python/bin/python", *_FLAGS)
+    return Launch(Tier.T1, prefix, config)

@@ -6,20 +6,21 @@ import json
 import math
 import os
 import socket
-import struct
 import subprocess
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from .cgroups import server_groups
 from .clock import ProcessHandle, Scheduling, read_scheduling
+from .introduction import introduce
 from .jail import Launch
 from .types import SandboxUnavailable
 
 START_SECONDS = 20.0
 _STOP_SECONDS = 5.0
-_ANCILLARY_BYTES = socket.CMSG_SPACE(8) + socket.CMSG_SPACE(12)  # two descriptors, and the sender's credentials
+_ANCILLARY_BYTES = socket.CMSG_SPACE(8)  # two descriptors
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,7 @@ class ForkServer:
         self._hello: asyncio.Future[None] = self._loop.create_future()
         self._pid: int | None = None
         self._looks_stopped = 0
+        self._group: int | None = None
         self.alive = False
 
     @property
@@ -119,8 +121,11 @@ class ForkServer:
                 stderr=subprocess.PIPE,
                 pass_fds=[theirs.fileno()],
             )
-        self._loop.add_reader(ours, self._read)
         try:
+            self._pid = await asyncio.wait_for(introduce(ours, self._launch), START_SECONDS)
+            self._loop.add_reader(ours, self._read)
+            if self._pid is not None:  # while it warms up: it makes no child before we ask for one
+                self._group = await asyncio.to_thread(server_groups().add, self._pid)
             await asyncio.wait_for(asyncio.shield(self._hello), START_SECONDS)
         except TimeoutError:
             await self.close()
@@ -197,8 +202,6 @@ class ForkServer:
             for level, kind, payload in ancillary:
                 if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                     fds.frombytes(payload)
-                elif level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS and self._pid is None:
-                    self._pid = struct.unpack("3i", payload)[0] or None
             self._handle(json.loads(data), list(fds))
 
     def _handle(self, message: dict[str, int | float | str], fds: list[int]) -> None:
@@ -270,6 +273,9 @@ class ForkServer:
             process.wait()
         if process.stderr is not None:
             process.stderr.close()
+        group, self._group = self._group, None
+        if group is not None:
+            await asyncio.to_thread(server_groups().remove, group)
 
 
 def _take(fd: int, keep: int) -> bytes:

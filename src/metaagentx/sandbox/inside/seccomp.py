@@ -2,7 +2,8 @@
 
 Everything that is not listed fails with EPERM, so that an innocent program sees a PermissionError. What no innocent
 program asks for kills it (verdict `violation`). The decisive layer of the sandbox: no sockets, no processes, no
-signals, no files opened for writing, nothing that takes a process id, nothing exotic.
+signals, no files opened for writing, nothing that takes a process id, nothing that names the machine (uname), nothing
+exotic. Where a call does many things, its arguments are on a list as well.
 """
 
 import errno
@@ -17,16 +18,14 @@ DENY = _ERRNO | errno.EPERM
 ALWAYS = {
     "read": (0, 63), "write": (1, 64), "readv": (19, 65), "writev": (20, 66), "pread64": (17, 67),
     "pwrite64": (18, 68), "lseek": (8, 62), "close": (3, 57), "fstat": (5, 80), "fsync": (74, 82), "dup": (32, 23),
-    "dup2": (33, -1), "dup3": (292, 24), "mmap": (9, 222), "munmap": (11, 215), "mprotect": (10, 226),
-    "mremap": (25, 216), "brk": (12, 214), "madvise": (28, 233), "futex": (202, 98), "rt_sigaction": (13, 134),
+    "dup2": (33, -1), "dup3": (292, 24), "munmap": (11, 215), "brk": (12, 214), "rt_sigaction": (13, 134),
     "rt_sigprocmask": (14, 135), "rt_sigreturn": (15, 139), "sigaltstack": (131, 132), "getpid": (39, 172),
     "gettid": (186, 178), "getppid": (110, 173), "getuid": (102, 174), "geteuid": (107, 175), "getgid": (104, 176),
     "getegid": (108, 177), "getresuid": (118, 148), "getresgid": (120, 150), "nanosleep": (35, 101),
     "gettimeofday": (96, 169), "time": (201, -1), "getrandom": (318, 278), "exit": (60, 93), "exit_group": (231, 94),
     "poll": (7, -1), "ppoll": (271, 73), "select": (23, -1), "pselect6": (270, 72), "sched_yield": (24, 124),
-    "getrusage": (98, 165), "times": (100, 153), "uname": (63, 160), "set_robust_list": (273, 99),
-    "set_tid_address": (218, 96), "rseq": (334, 293), "restart_syscall": (219, 128), "getcpu": (309, 168),
-    "getrlimit": (97, 163),
+    "getrusage": (98, 165), "times": (100, 153), "set_robust_list": (273, 99), "set_tid_address": (218, 96),
+    "rseq": (334, 293), "restart_syscall": (219, 128), "getcpu": (309, 168), "getrlimit": (97, 163),
 }  # fmt: skip
 
 # Looking at the file system: allowed where something else (a jail, Landlock) says which part of it.
@@ -51,21 +50,45 @@ NEVER_INNOCENT = {
 # A condition on one half of an argument: (argument, high half?, mask, value).
 Test = tuple[int, bool, int, int]
 ALL_BITS = 0xFFFFFFFF
-_THREAD = 0x00010F00  # CLONE_VM, FS, FILES, SIGHAND, THREAD: a thread of this process, nothing else
-_NOT_A_THREAD = 0x7E022000 | 0x80 | 0x8000  # new namespaces, PTRACE, NEWTIME, PARENT
+# What pthread_create passes: CLONE_VM, FS, FILES, SIGHAND, THREAD, SYSVSEM, SETTLS, PARENT_SETTID, CHILD_CLEARTID. The
+# same on both machines; musl adds CLONE_DETACHED, which the kernel ignores.
+_GLIBC_THREAD, _MUSL_THREAD = 0x003D0F00, 0x007D0F00
+# MAP_SHARED, PRIVATE, DROPPABLE (glibc's getrandom), FIXED, ANONYMOUS, DENYWRITE and EXECUTABLE (the loader),
+# NORESERVE, POPULATE, STACK, FIXED_NOREPLACE. Never HUGETLB, whose pool is the machine's, LOCKED, GROWSDOWN or SYNC.
+_MAPPING = 0x1 | 0x2 | 0x8 | 0x10 | 0x20 | 0x800 | 0x1000 | 0x4000 | 0x8000 | 0x20000 | 0x100000
+_PROTECTION = 0x1 | 0x2 | 0x4 | 0x10  # PROT_READ, WRITE, EXEC, and BTI, with which an aarch64 loader maps code
+_FUTEX_FLAGS = 0x80 | 0x100  # FUTEX_PRIVATE, FUTEX_CLOCK_REALTIME
 # O_WRONLY, O_RDWR, O_CREAT, O_TRUNC, O_APPEND; O_TMPFILE needs one of the first two.
 _WRITING = 0o1 | 0o2 | 0o100 | 0o1000 | 0o2000
 
 
-def _argument_is(argument: int, *values: int) -> list[list[Test]]:
-    return [[(argument, False, ALL_BITS, value)] for value in values]
+def _argument_is(argument: int, *values: int, ignoring: int = 0) -> list[list[Test]]:
+    return [[(argument, False, ALL_BITS & ~ignoring, value)] for value in values]
 
 
-_NOT_NEGATIVE: list[list[Test]] = [[(0, False, 0x80000000, 0)]]
+def _only_bits(argument: int, bits: int) -> Test:
+    return argument, False, ALL_BITS & ~bits, 0
+
+
+# The clocks of the machine and one's own: 0 to 15. A negative number means the processor time of some other process.
+_CLOCKS = [[_only_bits(0, 0xF)]]
 
 # name: (numbers, alternatives); a call passes when all tests of one alternative hold.
 CONDITIONAL: dict[str, tuple[tuple[int, int], list[list[Test]]]] = {
-    "clone": ((56, 220), [[(0, False, _THREAD | _NOT_A_THREAD, _THREAD)]]),
+    # The kernel takes the low half only; nobody who makes a thread puts anything into the other.
+    "clone": (
+        (56, 220),
+        [[(0, False, ALL_BITS, flags), (0, True, ALL_BITS, 0)] for flags in (_GLIBC_THREAD, _MUSL_THREAD)],
+    ),
+    # MADV_NORMAL, DONTNEED and FREE (allocators), GUARD_INSTALL and GUARD_REMOVE (thread stacks since glibc 2.42). Not
+    # the hints that an allocator may give and do without (HUGEPAGE, WILLNEED), and nothing that acts on the machine:
+    # HWPOISON, SOFT_OFFLINE, PAGEOUT, MERGEABLE.
+    "madvise": ((28, 233), _argument_is(2, 0, 4, 8, 102, 103)),
+    "mmap": ((9, 222), [[_only_bits(3, _MAPPING), _only_bits(2, _PROTECTION)]]),
+    "mprotect": ((10, 226), [[_only_bits(2, _PROTECTION)]]),
+    "mremap": ((25, 216), _argument_is(3, 0, 1)),  # in place or MREMAP_MAYMOVE: never FIXED or DONTUNMAP
+    # WAIT, WAKE, REQUEUE (musl), WAIT_BITSET, WAKE_BITSET. Never those that inherit priorities.
+    "futex": ((202, 98), _argument_is(1, 0, 1, 3, 9, 10, ignoring=_FUTEX_FLAGS)),
     # F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_DUPFD_CLOEXEC. Never F_SETOWN or F_SETSIG: with O_ASYNC they kill others.
     "fcntl": ((72, 25), _argument_is(1, 0, 1, 2, 3, 1030)),
     # TCGETS (isatty), FIOCLEX, FIONCLEX, FIONREAD. Never TIOCSTI, FIOSETOWN, FIOASYNC.
@@ -80,10 +103,9 @@ CONDITIONAL: dict[str, tuple[tuple[int, int], list[list[Test]]]] = {
         ],
     ),
     "sched_getaffinity": ((204, 123), _argument_is(0, 0)),
-    # The clocks of the machine and one's own. A negative number means the processor time of some other process.
-    "clock_gettime": ((228, 113), _NOT_NEGATIVE),
-    "clock_getres": ((229, 114), _NOT_NEGATIVE),
-    "clock_nanosleep": ((230, 115), _NOT_NEGATIVE),
+    "clock_gettime": ((228, 113), _CLOCKS),
+    "clock_getres": ((229, 114), _CLOCKS),
+    "clock_nanosleep": ((230, 115), _CLOCKS),
 }
 OPENING: dict[str, tuple[tuple[int, int], list[list[Test]]]] = {
     "open": ((2, -1), [[(1, False, _WRITING, 0)]]),

@@ -20,20 +20,21 @@ import signal
 import socket
 import sys
 import types
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from . import child, door, kernel, processes, seccomp
 
 MAX_PACKET = 4096
+_RUN_OOM_SCORE = 1000
 
 
-def main(config_text: str) -> NoReturn:
+def main(control: socket.socket, config: "dict[str, Any]", oom_fd: int | None) -> NoReturn:
     """Enter the jail as far as the tier wants it, warm up, then serve until the host hangs up."""
-    config = json.loads(config_text)
-    control = socket.socket(fileno=config["control_fd"])
+    sys.argv, sys.orig_argv = [""], [""]
     preload(config["preload"], config["libraries"])
     confine(config)
     server = Zygote(control, config["namespaces"], seccomp_program(config["tier"]))
+    server.oom = oom_fd, config["oom_score"]
     child.open_streams()
     child.execute("pass", {})
     gc.collect()
@@ -110,6 +111,7 @@ class Zygote:
         self._namespaces = namespaces
         self._program = program
         self._pid = os.getpid()
+        self.oom: tuple[int | None, int] = None, 0
         self._runs: dict[int, tuple[int, int, int]] = {}  # pid: (id, output, errors)
         self._pids: dict[int, int] = {}
         self._handed_over: set[int] = set()
@@ -169,18 +171,31 @@ class Zygote:
     def _spawn(self, number: int, door_in: int, door_out: int) -> None:
         out, err = os.memfd_create("stdout"), os.memfd_create("stderr")
         try:
+            self._set_oom_score(_RUN_OOM_SCORE)
             pid = kernel.clone(self._namespaces)
         except OSError as error:
+            self._set_oom_score(self.oom[1])
             self._control.send(json.dumps({"failed": number, "why": str(error)}).encode())
             for fd in (out, err, door_in, door_out):
                 os.close(fd)
             return
         if pid == 0:
             child.become_run(door_in, door_out, out, err, self._program, self._pid)
+        self._set_oom_score(self.oom[1])
         os.close(door_in)
         os.close(door_out)
         self._runs[pid] = (number, out, err)
         self._pids[number] = pid
+
+    def _set_oom_score(self, score: int) -> None:
+        """A child is born with the server's score, and neither can open the file of its own: there is no /proc in the
+        jail, and Landlock forbids it elsewhere. So the server has the score of a run while it makes one."""
+        fd, _ = self.oom
+        if fd is not None:
+            try:
+                os.write(fd, str(score).encode())
+            except OSError:
+                self.oom = None, 0  # it cannot go back, so all of them keep this score
 
     def _reap(self) -> None:
         while True:
@@ -204,7 +219,3 @@ class Zygote:
         self._control.sendmsg([json.dumps(report).encode()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, files)])
         os.close(out)
         os.close(err)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])
