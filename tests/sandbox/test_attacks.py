@@ -365,7 +365,7 @@ def test_sleeping_through_the_tick_hides_no_processor_time(runner: asyncio.Runne
     dodge = _RIDE_THE_TICK.replace(
         "time.sleep(max(due - now - 300_000, 0) / 1e9)", "while time.clock_gettime_ns(1) < due - 500_000: pass"
     ).replace("while time.clock_gettime_ns(1) < due + 300_000: pass", "time.sleep(0.001)")
-    result = runner.run(sandbox.run(dodge, limits=Limits(cpu_seconds=1, wall_seconds=3)))
+    result = runner.run(sandbox.run(dodge, limits=Limits(cpu_seconds=1, wall_seconds=30)))
     assert result.verdict is Verdict.CPU and result.cpu_seconds < 2
 
 
