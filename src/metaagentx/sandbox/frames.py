@@ -122,18 +122,32 @@ class Decoder:
         """Take bytes as they come."""
         self._buffer += data
 
+    @property
+    def size(self) -> int:
+        """How many bytes are waiting."""
+        return len(self._buffer)
+
+    def has_frame(self) -> bool:
+        """Whether a whole frame has come."""
+        size = self._next_size()
+        return size is not None and len(self._buffer) - 4 >= size
+
     def next_frame(self) -> bytes | None:
         """The bytes of the next whole frame, for `decode`; None when more must come first."""
-        if len(self._buffer) < 4:
+        size = self._next_size()
+        if size is None or len(self._buffer) - 4 < size:
             return None
-        (size,) = _HEADER.unpack_from(self._buffer)
-        if size > self._max:
-            raise BadFrame(f"a frame of {size} bytes; at most {self._max} are allowed")
-        if len(self._buffer) - 4 < size:
-            return None
-        frame = bytes(self._buffer[4 : 4 + size])
+        frame = bytes(memoryview(self._buffer)[4 : 4 + size])
         del self._buffer[: 4 + size]
         return frame
+
+    def _next_size(self) -> int | None:
+        if len(self._buffer) < 4:
+            return None
+        size: int = _HEADER.unpack_from(self._buffer)[0]
+        if size > self._max:
+            raise BadFrame(f"a frame of {size} bytes; at most {self._max} are allowed")
+        return size
 
     def feed(self, data: bytes) -> list[JSON]:
         """The values of all frames completed by these bytes."""
