@@ -102,7 +102,11 @@ for _ in range(250):
     "sleeps, then never reads": "import door, time\ndoor.transport.send('x' * 100_000)\ntime.sleep(100)",
     "closes the door and sleeps": "import os, time\nos.close(3); os.close(4)\ntime.sleep(100)",
     "half a message, then sleep": "import os, time\nos.write(4, b'\\0\\0\\1')\ntime.sleep(100)",
-    "one byte now and then": "import os, time\nwhile True:\n    os.write(4, b'\\0'); time.sleep(0.2)",
+    "one byte now and then": """
+import os, struct, time
+for byte in struct.pack(">I", 1000) + b" " * 1000:
+    os.write(4, bytes([byte])); time.sleep(0.2)
+""",
 }
 
 

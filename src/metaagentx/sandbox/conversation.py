@@ -222,8 +222,8 @@ class Conversation:
         self._cpu_seconds = cpu_seconds
         clock.look(now, cpu_seconds, self._child.scheduling() if observed else None)
         self._programs.script_idle_seconds = clock.idle_seconds
-        if turn is not None and clock.turn_idle_seconds > 0.9 * (now - turn):
-            self._give_back_permit()  # it sleeps: others need not wait for it
+        if turn is not None and (clock.stopped_seconds or clock.turn_idle_seconds > 0.9 * (now - turn)):
+            self._give_back_permit()  # it sleeps or is stopped: others need not wait for it
         if self._charged_seconds >= limits.cpu_seconds:
             self._stop(Verdict.CPU, self._over_cpu())
         elif clock.idle_seconds + self._programs.idle_seconds > limits.idle_seconds:

@@ -275,11 +275,12 @@ class ForkServer:
         if process is None:
             return
         # The closed socket tells it to go, which lets the jail clean up behind it; force where it does not or cannot.
-        deadline = time.monotonic() + (_STOP_SECONDS if served else 0.0)
-        while process.poll() is None and time.monotonic() < deadline + _STOP_SECONDS:
-            if time.monotonic() > deadline:
+        now = time.monotonic()
+        look, force, give_up = now + _LOOK_SECONDS, now + (_STOP_SECONDS if served else 0.0), now + 2 * _STOP_SECONDS
+        while process.poll() is None and (now := time.monotonic()) < give_up:
+            if now > force or (now > look and _any_stopped(process.pid)):
                 process.kill()
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(0.002 if now < look else 0.02)
         if process.stderr is not None:
             process.stderr.close()
 
