@@ -148,7 +148,13 @@ class CodeGrader:
             for at, test in enumerate(tests.tests):
                 assert isinstance(test, AssertTest)
                 checks: dict[str, JSON] = {"source": test.source, "entry_point": tests.entry_point}
-                result = await self._sandbox.run(_RUN_CHECKS, inputs=checks, limits=_check_limits(tests), on_ask=relay)
+                result = await self._sandbox.run(
+                    _RUN_CHECKS,
+                    inputs=checks,
+                    limits=_check_limits(tests),
+                    on_ask=relay,
+                    excuse_slow_replies=False,  # the solution is as slow as it likes to be
+                )
                 problem = _problem(result)
                 if not problem and result.answer is not True:
                     problem = "the tests did not run to their end"

@@ -6,28 +6,45 @@ that the host spends on reading its messages.
 """
 
 import asyncio
+import math
 import os
 import signal
 import time
 from collections import deque
 from dataclasses import dataclass, replace
-from functools import partial
 
 from . import memory
-from .clock import TICK_SECONDS, TurnClock
+from .clock import TICK_SECONDS, TurnClock, stall_of
 from .frames import JSON, BadFrame, Decoder, decode, encode
 from .inside.child import EXIT_MEMORY
 from .reading import FrameQueue
 from .server import Child, Ended
-from .types import Ask, BudgetExceeded, Infra, Limits, ProtocolViolation, Result, Tier, Verdict
+from .types import (
+    KILL_SECONDS,
+    Ask,
+    BudgetExceeded,
+    Infra,
+    Limits,
+    ProtocolViolation,
+    Result,
+    Tier,
+    Verdict,
+)
 
-_KILL_SECONDS = 10.0
 _READ_BYTES = 1 << 16
-_LARGE_BYTES = 1 << 15
+# One message of this size is handled as it comes. The rest waits in line, and its sender pays for it.
+_SMALL_BYTES = 1 << 12
+# How long one run may keep the host's thread before the others have it.
+_READING_SECONDS = 0.002
+# What the event loop itself spends on a wake-up, which nobody measures.
+_WAKE_UP_SECONDS = 20e-6
 _LIMIT_AFTER_SECONDS = 0.2
 _STOPPED_SECONDS = 2.0
 # The host reads for all runs on one thread, so a second of its time costs the sender this many of its own.
 _READING_PRICE = 10.0
+# Code that is on the processor at each of the kernel's ticks and asleep in between uses at least this share of the
+# time that the kernel counts.
+_TICK_SHARE = 0.002
 # A run that reaches its total was held up by the host or the machine if one of them took at least this share of it.
 _EVIDENCE_SHARE = 0.25
 _MAX_ANSWERS = 64
@@ -41,6 +58,10 @@ class ProgramUsage:
 
     cpu_seconds: float = 0.0
     idle_seconds: float = 0.0
+    starved_seconds: float = 0.0
+    """How long the machine kept them from computing."""
+    script_idle_seconds: float = 0.0
+    """How long the run itself has slept, which its programs then may not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,20 +71,28 @@ class Shared:
     turns: asyncio.Semaphore
     """How many may compute at a time."""
     frames: FrameQueue
-    """Large messages, decoded one by one."""
+    """Runs whose messages wait to be decoded."""
 
 
 class Conversation:
     """Single use: `run` it once."""
 
     def __init__(
-        self, child: Child, limits: Limits, on_ask: Ask, shared: Shared, programs: ProgramUsage | None = None
+        self,
+        child: Child,
+        limits: Limits,
+        on_ask: Ask,
+        shared: Shared,
+        programs: ProgramUsage | None = None,
+        *,
+        excuse_slow_replies: bool = True,
     ) -> None:
         self._child = child
         self._limits = limits
         self._on_ask = on_ask
         self._shared = shared
         self._programs = programs or ProgramUsage()
+        self._excuse_slow_replies = excuse_slow_replies
         self._loop = asyncio.get_running_loop()
         self._decoder = Decoder(limits.frame_bytes)
         self._outbox: deque[memoryview] = deque()
@@ -78,15 +107,18 @@ class Conversation:
         self._quick = False
         self._last_ask = 0
         self._asks = 0
-        self._owed: dict[int, float] = {}  # number of the ask: when it came
-        self._longest_reply = 0.0
+        self._owed: set[int] = set()  # numbers of the asks without a reply
+        self._replies_sent = -1  # the code itself goes the same way and is none
+        self._waits: dict[int, float] = {}  # number of an ask that only the host can be late with: when it came
+        self._longest_wait = 0.0
         self._door_bytes = 0
-        self._large: bytes | None = None
-        self._reading_seconds = 0.0
+        self._in_line = False
+        self._reading_price = 0.0
         self._clock = TurnClock()
         self._cpu_seconds = 0.0
         self._started = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self._watching = False
         self._holds_permit = False
 
     async def run(self, job: JSON, tier: Tier) -> Result:
@@ -94,23 +126,25 @@ class Conversation:
         child = self._child
         child.keep_bytes = self._limits.output_bytes
         self._loop.add_reader(child.read_fd, self._read)
-        # Limits are whole seconds: a run that is over by then never needs one.
-        limit = self._loop.call_later(_LIMIT_AFTER_SECONDS, child.limit_cpu, self._limits.cpu_seconds)
-        deadline = self._loop.call_later(self._limits.total_seconds, self._reach_total)
+        # The host sees to the limit; the kernel's is for a host that has stopped. A short run never needs one.
+        limit = self._loop.call_later(_LIMIT_AFTER_SECONDS, child.limit_cpu, kernel_limit(self._limits))
+        self._deadline = self._loop.call_later(self._limits.total_seconds, self._reach_total)
         try:
             first = asyncio.ensure_future(self._begin_turn(encode(job)))
             self._handlers.add(first)
             first.add_done_callback(self._handlers.discard)
-            ended = await child.ended
+            ended = await asyncio.shield(child.ended)  # a cancelled run must still see whether its child is gone
             self._drain()
         finally:
             self._over = True
             limit.cancel()
-            deadline.cancel()
+            self._deadline.cancel()
             self._end_turn()
+            if self._timer is not None:
+                self._timer.cancel()
             for handler in self._handlers:
                 handler.cancel()
-            self._shared.frames.forget(self._handle_large)
+            self._shared.frames.forget(self._handle_frames)
             self._loop.remove_reader(child.read_fd)
             self._loop.remove_writer(child.write_fd)
             child.close()
@@ -144,7 +178,7 @@ class Conversation:
             self._clock.begin(now)
             self._holds_permit = True
             self._started = self._started or now
-            self._tick_after(TICK_SECONDS)
+            self._schedule_look()
         self._write(data)
 
     def _end_turn(self) -> None:
@@ -152,76 +186,88 @@ class Conversation:
             return
         self._clock.end(time.perf_counter())
         self._give_back_permit()
-        self._tick_after(TICK_SECONDS)
+        self._schedule_look()
 
     def _give_back_permit(self) -> None:
         if self._holds_permit:
             self._holds_permit = False
             self._shared.turns.release()
 
-    def _tick_after(self, seconds: float) -> None:
-        """Look at the run again then: often while it is its turn, and now and then while it waits for a reply."""
+    def _schedule_look(self) -> None:
+        """Look at the run soon: often while it is its turn, and now and then while it waits for a reply.
+
+        A look that is due earlier stays: turns that follow each other quickly must not put it off for ever.
+        """
+        if self._over or self._watching:
+            return
+        due = self._loop.time() + (TICK_SECONDS if self._clock.started is not None else 4 * TICK_SECONDS)
+        if self._timer is None or self._timer.when() > due:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._loop.call_at(due, self._look)
+
+    def _look(self) -> None:
+        """Have what the run does told; it is killed if nobody tells."""
+        self._watching = True
+        self._timer = self._loop.call_later(KILL_SECONDS, self._stop, Verdict.INFRA, "the fork server does not answer")
+        self._child.watch(self._judge)
+
+    def _judge(self, cpu_seconds: float) -> None:
+        """Stop the run if what it has used, as of now, is too much."""
+        if self._over:
+            return
+        now, limits, clock, turn = time.perf_counter(), self._limits, self._clock, self._clock.started
+        # One that waits and computes nothing meanwhile waits for no processor either.
+        observed = turn is not None or cpu_seconds > self._cpu_seconds
+        self._cpu_seconds = cpu_seconds
+        clock.look(now, cpu_seconds, self._child.scheduling() if observed else None)
+        self._programs.script_idle_seconds = clock.idle_seconds
+        if turn is not None and (clock.stopped_seconds or clock.turn_idle_seconds > 0.9 * (now - turn)):
+            self._give_back_permit()  # it sleeps or is stopped: others need not wait for it
+        if self._charged_seconds >= limits.cpu_seconds:
+            self._stop(Verdict.CPU, self._over_cpu())
+        elif clock.idle_seconds + self._programs.idle_seconds > limits.idle_seconds:
+            self._stop(Verdict.WALL, f"it slept for more than {limits.idle_seconds:g} s in all")
+        elif turn is not None:
+            self._judge_turn(now - turn)
         if self._timer is not None:
             self._timer.cancel()
-        if not self._over:
-            seconds = seconds if self._clock.started is not None else max(seconds, 4 * TICK_SECONDS)
-            self._timer = self._loop.call_later(seconds, self._tick)
+        self._timer, self._watching = None, False
+        self._schedule_look()
 
-    def _tick(self) -> None:
-        """Time passes: look what the code does with it."""
-        self._timer = self._loop.call_later(_KILL_SECONDS, self._stop, Verdict.INFRA, "the fork server does not answer")
-        self._child.watch(partial(self._judge, self._clock.started))
-
-    def _judge(self, turn: float | None, cpu_seconds: float) -> None:
-        if turn != self._clock.started or self._over:
-            return  # its turn began or ended meanwhile; the timer of that is set
-        now, limits, clock = time.perf_counter(), self._limits, self._clock
-        self._cpu_seconds = cpu_seconds
-        if turn is None:
-            clock.observe(cpu_seconds)
-        else:
-            clock.tick(now, cpu_seconds, self._child.scheduling())
-            if clock.turn_idle_seconds > 0.9 * (now - turn):
-                self._give_back_permit()  # it sleeps: others need not wait for it
-        idle_seconds = clock.idle_seconds + self._programs.idle_seconds
-        if (
-            self._charged_seconds >= limits.cpu_seconds
-        ):  # the kernel counts ticks, and code can sleep through all of them
-            self._stop(Verdict.CPU, self._over_cpu())
-        elif turn is None:
-            pass  # it waits for a reply
-        elif limits.turn_cpu_seconds is not None and clock.turn_cpu_seconds > limits.turn_cpu_seconds:
+    def _judge_turn(self, seconds: float) -> None:
+        limits, clock = self._limits, self._clock
+        if limits.turn_cpu_seconds is not None and clock.turn_cpu_seconds > limits.turn_cpu_seconds:
             self._stop(Verdict.CPU, f"more than {limits.turn_cpu_seconds:g} s of processor time at a stretch")
         elif clock.turn_idle_seconds > limits.wall_seconds:
             self._stop(Verdict.WALL, f"no sign of life for {limits.wall_seconds:g} s")
-        elif idle_seconds > limits.idle_seconds:
-            self._stop(Verdict.WALL, f"it slept for more than {limits.idle_seconds:g} s in all")
         elif clock.stopped_seconds > _STOPPED_SECONDS:
             self._stop(Verdict.INFRA, "its process was stopped from outside")
-        elif now - turn > limits.turn_seconds:
+        elif seconds > limits.turn_seconds:
             starved = clock.turn_starved_seconds >= _EVIDENCE_SHARE * limits.turn_seconds
             why = ": the machine was too busy to run it" if starved else ""
             verdict = Verdict.INFRA if starved else Verdict.WALL
             self._stop(verdict, f"one turn took more than {limits.turn_seconds:g} s{why}")
-        self._tick_after(TICK_SECONDS)
 
     @property
     def _charged_seconds(self) -> float:
         """Its processor time as last read, and the price of reading its messages."""
-        return self._cpu_seconds + _READING_PRICE * self._reading_seconds
+        return self._cpu_seconds + self._reading_price
 
     def _over_cpu(self) -> str:
         text = f"{self._cpu_seconds:.2f} s of processor time; {self._limits.cpu_seconds:g} s are allowed"
-        priced = _READING_PRICE * self._reading_seconds
-        return f"{text}, and reading its messages counts as {priced:.2f} s" if priced > 0.1 else text
+        price = self._reading_price
+        return f"{text}, and reading its messages counts as {price:.2f} s" if price > 0.1 else text
 
     def _reach_total(self) -> None:
         """Its time is up. The machinery's fault it is only if the host or the machine took a good part of it."""
         now, total = time.perf_counter(), self._limits.total_seconds
-        waits = [now - since for since in self._owed.values()]
-        if max([self._longest_reply, *waits]) >= _EVIDENCE_SHARE * total:
+        waits = [now - since for since in self._waits.values()]
+        late = stall_of(TICK_SECONDS + self._loop.time() - self._deadline.when())  # the host itself has stood still
+        starved = self._clock.starved_seconds + self._programs.starved_seconds + late
+        if max([self._longest_wait, *waits]) >= _EVIDENCE_SHARE * total:
             self._stop(Verdict.INFRA, f"not done after {total:g} s: the host took too long to answer it")
-        elif self._started == 0.0 or self._clock.starved_seconds >= _EVIDENCE_SHARE * total:
+        elif self._started == 0.0 or starved >= _EVIDENCE_SHARE * total:
             self._stop(Verdict.INFRA, f"not done after {total:g} s: the machine was too busy to run it")
         else:
             self._stop(Verdict.WALL, f"not done after {total:g} s")
@@ -231,11 +277,11 @@ class Conversation:
         if self._verdict is None and not self._child.ended.done():
             self._verdict = (verdict, detail)
             self._child.kill()
-            self._loop.call_later(_KILL_SECONDS, self._give_up)
+            self._loop.call_later(KILL_SECONDS, self._give_up)
 
     def _give_up(self) -> None:
         if not self._child.ended.done():
-            self._child.ended.set_result(Ended(failure=f"a killed child was not gone after {_KILL_SECONDS:.0f} s"))
+            self._child.ended.set_result(Ended(failure=f"a killed child was not gone after {KILL_SECONDS:.0f} s"))
 
     # --- the door
 
@@ -257,60 +303,73 @@ class Conversation:
                 break
             if sent == len(self._outbox[0]):
                 self._outbox.popleft()
+                self._replies_sent += 1
             else:
                 self._outbox[0] = self._outbox[0][sent:]
         self._loop.remove_writer(self._child.write_fd)
 
-    def _read(self) -> bool:
-        """Read what is there; False at the end."""
+    def _read(self) -> None:
+        """Take what has come. A small message is handled at once, the rest when its turn comes."""
+        started = time.thread_time()
+        whole = False
+        if self._receive(_READ_BYTES):
+            try:
+                small = self._decoder.size <= _SMALL_BYTES
+                whole = self._decoder.has_frame()
+                if whole and small and (frame := self._decoder.next_frame()) is not None:
+                    self._handle(decode(frame))
+                if self._decoder.has_frame() and self._verdict is None:
+                    self._wait_in_line()
+            except BadFrame as error:
+                self._refuse_frame(error)
+            whole = whole and small
+        self._pay_reading(time.thread_time() - started + _WAKE_UP_SECONDS, 1.0 if whole else _READING_PRICE)
+
+    def _receive(self, size: int) -> int:
+        """Move at most so many bytes from the door to the decoder; 0 when there are none."""
         try:
-            data = os.read(self._child.read_fd, _READ_BYTES)
+            data = os.read(self._child.read_fd, size)
         except BlockingIOError:
-            return False
-        if not data:
-            self._loop.remove_reader(self._child.read_fd)
-            return False
+            return 0
+        if not data or self._verdict is not None or self._done is not None:
+            self._loop.remove_reader(self._child.read_fd)  # what comes after the end matters to nobody
+            return 0
         self._door_bytes += len(data)
-        if self._verdict is not None:
-            return True
         if self._door_bytes > self._limits.door_bytes:
             self._stop(Verdict.BUDGET, f"more than {self._limits.door_bytes} bytes through the door")
-            return True
+            return 0
         self._decoder.add(data)
-        self._handle_frames()
-        return True
+        return len(data)
+
+    def _wait_in_line(self) -> None:
+        self._in_line = True
+        self._loop.remove_reader(self._child.read_fd)  # what comes after it waits, too
+        self._shared.frames.add(self._handle_frames)
 
     def _handle_frames(self) -> None:
-        """Decode and handle what has come; a large message waits for its turn among those of other runs."""
-        started = time.thread_time()
-        try:
-            while self._large is None and (frame := self._decoder.next_frame()) is not None:
-                if len(frame) <= _LARGE_BYTES:
-                    self._handle(decode(frame))
-                else:
-                    self._large = frame
-                    self._loop.remove_reader(self._child.read_fd)  # what comes after it waits, too
-                    self._shared.frames.add(self._handle_large)
-        except BadFrame as error:
-            self._refuse_frame(error)
-        self._pay_reading(time.thread_time() - started)
-
-    def _handle_large(self) -> None:
-        """Decode the large message that has been waiting, and go on with what came after it."""
-        frame, self._large = self._large, None
-        if self._over or frame is None or self._verdict is not None:
+        """Decode and handle messages that have waited, for a moment; others wait as well."""
+        self._in_line = False
+        if self._over:
             return
         started = time.thread_time()
+        self._decode_for(_READING_SECONDS)
+        self._pay_reading(time.thread_time() - started, _READING_PRICE)
+        if self._verdict is None and not self._in_line:
+            self._loop.add_reader(self._child.read_fd, self._read)
+
+    def _decode_for(self, seconds: float) -> None:
+        deadline = time.thread_time() + seconds
         try:
-            self._handle(decode(frame))
+            while self._verdict is None and (frame := self._decoder.next_frame()) is not None:
+                self._handle(decode(frame))
+                if time.thread_time() > deadline and self._decoder.has_frame():
+                    self._wait_in_line()
+                    return
         except BadFrame as error:
             self._refuse_frame(error)
-        self._pay_reading(time.thread_time() - started)
-        self._loop.add_reader(self._child.read_fd, self._read)
-        self._handle_frames()
 
-    def _pay_reading(self, seconds: float) -> None:
-        self._reading_seconds += seconds
+    def _pay_reading(self, seconds: float, price: float) -> None:
+        self._reading_price += price * seconds
         if self._charged_seconds >= self._limits.cpu_seconds:
             self._stop(Verdict.CPU, self._over_cpu())
 
@@ -319,11 +378,13 @@ class Conversation:
         self._verdict = self._verdict or (Verdict.PROTOCOL, str(error))  # also when the news of its end was faster
 
     def _drain(self) -> None:
-        """What the child wrote just before its end may arrive after the news of it."""
-        while self._read() or self._large is not None:
-            if self._large is not None:
-                self._shared.frames.forget(self._handle_large)
-                self._handle_large()
+        """What the child wrote just before its end may arrive after the news of it.
+
+        Only what the pipe holds now: a child that said it was done may be alive and go on writing.
+        """
+        if self._done is None and self._verdict is None:
+            self._receive(_READ_BYTES)
+            self._decode_for(math.inf)
 
     def _handle(self, frame: JSON) -> None:
         if self._verdict is not None or self._done is not None:
@@ -348,12 +409,15 @@ class Conversation:
         if self._asks >= self._limits.asks:
             self._stop(Verdict.BUDGET, f"more than {self._limits.asks} asks")
             return
-        if len(self._owed) >= self._limits.open_asks:
+        # A reply that it has not read yet counts as open: who never reads cannot fill the host's memory.
+        if self._asks - self._replies_sent >= self._limits.open_asks:
             raise BadFrame(f"more than {self._limits.open_asks} asks at a time")
         if self._clock.started is not None and self._turn_is_over_limit():
             return
         self._asks += 1
-        self._owed[number] = time.perf_counter()
+        self._owed.add(number)
+        if self._excuse_slow_replies and not is_program(frame["body"]):
+            self._waits[number] = time.perf_counter()
         self._end_turn()
         handler = self._loop.create_task(self._reply(number, frame["body"]))
         self._handlers.add(handler)
@@ -414,7 +478,9 @@ class Conversation:
             self._error = self._error or error
             self._stop(Verdict.INFRA, "the handler of asks failed")
             return
-        self._longest_reply = max(self._longest_reply, time.perf_counter() - self._owed.pop(number))
+        if number in self._waits:
+            self._longest_wait = max(self._longest_wait, time.perf_counter() - self._waits.pop(number))
+        self._owed.discard(number)
         if self._owed:
             self._write(reply)
         else:
@@ -428,9 +494,10 @@ class Conversation:
         if self._verdict is not None:
             verdict, detail = self._verdict
         elif self._locked_down or ended.failure:
-            verdict, detail = judge(ended, self._limits)
+            verdict, detail = judge(ended, self._limits, time.perf_counter() - self._started)
         else:
             verdict, detail = Verdict.INFRA, f"the child could not lock itself down: {last_line(ended.stderr)}"
+        self._clock.finish(ended.cpu_seconds)
         return Result(
             verdict=verdict,
             detail=detail,
@@ -444,7 +511,13 @@ class Conversation:
             exit_code=None if os.WIFSIGNALED(ended.status) or ended.failure else os.WEXITSTATUS(ended.status),
             asks=self._asks,
             tier=tier,
+            starved_seconds=self._clock.starved_seconds,
         )
+
+
+def is_program(body: JSON) -> bool:
+    """Whether this asks for a program to be run: its replies are late by the code's own doing."""
+    return isinstance(body, dict) and body.get("kind") == "python"
 
 
 def _last_words(frame: dict[str, JSON]) -> Ended:
@@ -462,8 +535,16 @@ def _last_words(frame: dict[str, JSON]) -> Ended:
     raise BadFrame("an end that is none of ours")
 
 
-def judge(ended: Ended, limits: Limits) -> tuple[Verdict, str]:
-    """The verdict on a child that the host did not stop. No code can bring about `infra`: it would escape reward."""
+def kernel_limit(limits: Limits) -> int:
+    """The processor time at which the kernel kills a run: well above the limit, which the host sees to."""
+    return 4 * math.ceil(limits.cpu_seconds) + 30
+
+
+def judge(ended: Ended, limits: Limits, seconds: float) -> tuple[Verdict, str]:
+    """The verdict on a child that the host did not stop and that had its code for so many seconds.
+
+    No code can bring about `infra`: it would escape reward.
+    """
     if ended.failure:
         return Verdict.INFRA, ended.failure
     if ended.cpu_seconds >= limits.cpu_seconds:
@@ -471,26 +552,26 @@ def judge(ended: Ended, limits: Limits) -> tuple[Verdict, str]:
     if max(len(ended.stdout), len(ended.stderr)) >= limits.output_bytes:
         return Verdict.OUTPUT, f"{limits.output_bytes} bytes of output or more"
     if os.WIFSIGNALED(ended.status):
-        return _judge_signal(os.WTERMSIG(ended.status), ended, limits)
+        return _judge_signal(os.WTERMSIG(ended.status), ended, limits, seconds)
     code = os.WEXITSTATUS(ended.status)
     if code == EXIT_MEMORY:
         return Verdict.MEMORY, f"more than {limits.memory_bytes >> 20} MiB of memory"
     return (Verdict.OK, "") if code == 0 else (Verdict.SCRIPT_ERROR, last_line(ended.stderr) or f"exit code {code}")
 
 
-def _judge_signal(number: int, ended: Ended, limits: Limits) -> tuple[Verdict, str]:
+def _judge_signal(number: int, ended: Ended, limits: Limits, seconds: float) -> tuple[Verdict, str]:
     if number == signal.SIGSYS:
         return Verdict.VIOLATION, "a system call that no honest program makes"
     if number != signal.SIGKILL:
         return Verdict.SCRIPT_ERROR, f"ended by {signal.Signals(number).name}"
-    # The kernel kills at the limit by its own coarse count of ticks, which may be ahead of the exact one.
-    if ended.cpu_seconds >= 0.8 * limits.cpu_seconds:
-        return Verdict.CPU, f"killed at its limit of {limits.cpu_seconds:g} s of processor time"
     # Code in here cannot kill, itself included. But it can be on the processor at every tick and sleep in between, and
-    # be killed at its limit by that count. The machine's fault it is only when the kernel says that it was short.
-    if not memory.was_short():
-        return Verdict.CPU, f"killed at its limit of {limits.cpu_seconds:g} s of processor time, counted in ticks"
-    return Verdict.INFRA, "killed from outside, probably because the machine was out of memory"
+    # be killed by the kernel, which counts ticks. That takes its time, and some of the processor's.
+    kernel_seconds = kernel_limit(limits)
+    if seconds * _CORES < kernel_seconds or ended.cpu_seconds < _TICK_SHARE * kernel_seconds:
+        return Verdict.INFRA, "killed from outside"
+    if memory.was_short():
+        return Verdict.INFRA, "killed from outside, probably because the machine was out of memory"
+    return Verdict.CPU, f"killed at its limit of {limits.cpu_seconds:g} s of processor time, counted in ticks"
 
 
 def last_line(stderr: bytes) -> str:

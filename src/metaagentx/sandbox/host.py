@@ -76,7 +76,7 @@ class Sandbox:
         # Programs that runs ask for must not queue behind runs that wait for them.
         self._subruns = asyncio.Semaphore(_MAX_PROGRAMS)
         self._shared = Shared(asyncio.Semaphore(max(8, 4 * cores)), FrameQueue())
-        self._starting = asyncio.Lock()
+        self._starting: asyncio.Task[None] | None = None
         self._closed = False
         self.choice: Choice = await choose(*self._wanted)
         self._launch = launch(self.choice.tier, self.choice.bubblewrap, self._libraries)
@@ -101,7 +101,7 @@ class Sandbox:
         """How strongly runs are isolated."""
         return self.choice.tier
 
-    async def run(
+    async def run(  # noqa: PLR0913 - all of them keywords, and most users name two
         self,
         code: str,
         *,
@@ -110,12 +110,15 @@ class Sandbox:
         limits: Limits | None = None,
         on_ask: Ask = _no_asks,
         on_program: ProgramHook | None = None,
+        excuse_slow_replies: bool = True,
     ) -> Result:
-        """Run one piece of untrusted code to its end, `Limits.total_seconds` after it was admitted at the latest.
+        """Run one piece of untrusted code to its end, `Limits.bound_seconds` after it was admitted at the latest.
 
         `inputs` are its global variables, `stdin` its standard input (a regular file). It may call `door.ask(value)`,
         which `on_ask` answers, and `door.answer(value)`. Asks of the form {"kind": "python", ...}, which also stand
-        behind `subprocess.run`, are served by a sandboxed run of their own, and `on_program` hears of each.
+        behind `subprocess.run`, are served by a sandboxed run of their own, and `on_program` hears of each. A run that
+        is late because `on_ask` took long is an infrastructure fault, unless `excuse_slow_replies` is False: for
+        handlers that themselves wait for untrusted code.
         """
         limits = limits or Limits()
         async with self._admitted:
@@ -123,7 +126,8 @@ class Sandbox:
                 return self._refused(f"waited {_MEMORY_WAIT_SECONDS:.0f} s for free memory")
             usage = ProgramUsage()
             programs = Programs(limits, self._run_program, on_ask, usage, on_program)
-            return await self._converse(Job(code, dict(inputs or {}), stdin, limits), programs.answer, usage)
+            job = Job(code, dict(inputs or {}), stdin, limits)
+            return await self._converse(job, programs.answer, usage, excuse_slow_replies)
 
     @asynccontextmanager
     async def serve(
@@ -149,14 +153,21 @@ class Sandbox:
         async with self._subruns:
             return await self._converse(job, _no_asks)
 
-    async def _converse(self, job: Job, on_ask: Ask, usage: ProgramUsage | None = None) -> Result:
+    async def _converse(
+        self, job: Job, on_ask: Ask, usage: ProgramUsage | None = None, excuse_slow_replies: bool = True
+    ) -> Result:
         result = self._refused("no fork server")
         deadline = time.monotonic() + job.limits.total_seconds
         for _ in range(_TRIES):
             if (left := deadline - time.monotonic()) <= 0:
                 break
-            child = await self._child()
-            talk = Conversation(child, replace(job.limits, total_seconds=left), on_ask, self._shared, usage)
+            try:
+                async with asyncio.timeout(left):
+                    child = await self._child()
+            except TimeoutError:
+                return self._refused(f"no fork server within {left:g} s")
+            limits = replace(job.limits, total_seconds=max(0.0, deadline - time.monotonic()))
+            talk = Conversation(child, limits, on_ask, self._shared, usage, excuse_slow_replies=excuse_slow_replies)
             self._running[child.number] = talk
             try:
                 result = await talk.run(job.frame(self._other_tasks), self.tier)
@@ -173,49 +184,61 @@ class Sandbox:
     # --- children and servers
 
     async def _child(self) -> Child:
-        while self._pool:
-            child = self._pool.popleft()
-            if not child.ended.done():
-                return child
-            child.close()
-        if not any(server.alive for server in self._servers):
-            await self._ensure_servers()
-        return self._spawn()
+        while True:
+            while self._pool:
+                child = self._pool.popleft()
+                if not child.ended.done():
+                    return child
+                child.close()
+            if alive := [server for server in self._servers if server.alive]:
+                return self._spawn(alive)
+            if self._closed:
+                raise SandboxUnavailable("the sandbox is closed")
+            await self._ensure_servers()  # those may be gone again before it is this run's turn
 
-    def _spawn(self) -> Child:
-        alive = [server for server in self._servers if server.alive]
-        if not alive:
-            raise SandboxUnavailable("the sandbox has no fork server: it was closed, or none could be started again")
+    def _spawn(self, alive: list[ForkServer]) -> Child:
         return min(alive, key=lambda server: server.load).spawn(next(self._numbers))
 
     def _refill(self) -> None:
-        while len(self._pool) < self._warm * len(self._servers) and any(server.alive for server in self._servers):
-            self._pool.append(self._spawn())
+        alive = [server for server in self._servers if server.alive]
+        while alive and len(self._pool) < self._warm * len(alive):
+            self._pool.append(self._spawn(alive))
+            alive = [server for server in alive if server.alive]
 
     async def _ensure_servers(self) -> None:
-        """Start the servers that are missing, those that died among them. Runs that need one wait here."""
-        async with self._starting:
-            if self._closed:
-                return
-            dead = [server for server in self._servers if not server.alive]
-            alive = [server for server in self._servers if server.alive]
-            missing = [ForkServer(self._launch) for _ in range(self._server_count - len(alive))]
-            started = await asyncio.gather(*(server.start() for server in missing), return_exceptions=True)
-            failures = [error for error in started if error is not None]
-            self._servers = alive + [server for server in missing if server.alive]
-            await asyncio.gather(*(server.close() for server in dead))
-            if failures and not self._servers:
-                raise failures[0]
+        """Start the servers that are missing, those that died among them. All who need one wait for the same start."""
+        if self._starting is None:
+            self._starting = asyncio.create_task(self._start_servers())
+            self._starting.add_done_callback(self._started)
+        await asyncio.shield(self._starting)  # who waits no longer must not stop it for the others
+
+    def _started(self, starting: "asyncio.Task[None]") -> None:
+        self._starting = None
+        if not starting.cancelled():
+            starting.exception()  # raised where somebody waits; nobody needs to
+
+    async def _start_servers(self) -> None:
+        dead = [server for server in self._servers if not server.alive]
+        missing = [ForkServer(self._launch) for _ in range(self._server_count - len(self._servers) + len(dead))]
+        self._servers = [server for server in self._servers if server.alive] + missing  # all are closed in the end
+        await asyncio.gather(*(server.close() for server in dead))
+        started = await asyncio.gather(*(server.start() for server in missing), return_exceptions=True)
+        failures = [error for error in started if error is not None]
+        self._refill()
+        if failures and not any(server.alive for server in self._servers):
+            raise failures[0]
 
     async def _close(self) -> None:
         self._closed = True
         if self._watcher is not None:
             self._watcher.cancel()
-        async with self._starting:
-            while self._pool:
-                self._pool.popleft().close()
-            await asyncio.gather(*(server.close() for server in self._servers))
-            self._servers.clear()
+        if self._starting is not None:
+            self._starting.cancel()
+            await asyncio.wait([self._starting])
+        while self._pool:
+            self._pool.popleft().close()
+        await asyncio.gather(*(server.close() for server in self._servers))
+        self._servers.clear()
 
     # --- admission
 

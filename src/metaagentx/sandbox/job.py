@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
-from .conversation import QUICK_SECONDS, ProgramUsage
+from .conversation import QUICK_SECONDS, ProgramUsage, is_program
 from .frames import JSON
 from .types import Ask, BudgetExceeded, Infra, Limits, Result, Verdict
 
@@ -59,7 +59,7 @@ class Programs:
 
     async def answer(self, body: JSON) -> JSON:
         """The reply to one ask."""
-        if not isinstance(body, dict) or body.get("kind") != "python":
+        if not isinstance(body, dict) or not is_program(body):
             return await self._on_ask(body)
         async with self._one_at_a_time:
             return await self._answer_program(body)
@@ -71,7 +71,7 @@ class Programs:
         cpu_left = self._limits.cpu_seconds - self._usage.cpu_seconds
         if cpu_left <= 0:
             raise BudgetExceeded(f"its programs used all of its {self._limits.cpu_seconds:g} s of processor time")
-        idle_left = self._limits.idle_seconds - self._usage.idle_seconds
+        idle_left = self._limits.idle_seconds - self._usage.idle_seconds - self._usage.script_idle_seconds
         if idle_left <= 0:
             raise BudgetExceeded(f"it and its programs slept for more than {self._limits.idle_seconds:g} s in all")
         seconds = float(min(max(seconds, 0.1), self._limits.wall_seconds))  # an integer may be too large for a float
@@ -92,6 +92,7 @@ class Programs:
         if result.verdict is Verdict.INFRA:
             raise Infra(result.detail)
         self._usage.idle_seconds += result.idle_seconds
+        self._usage.starved_seconds += result.starved_seconds
         self._usage.cpu_seconds += max(result.cpu_seconds, min(result.turn_seconds, QUICK_SECONDS))
         failed = result.verdict is not Verdict.OK
         notes = "" if result.verdict in (Verdict.OK, Verdict.SCRIPT_ERROR) else f"{result.verdict}: {result.detail}\n"

@@ -1,12 +1,16 @@
-"""Large messages wait here and are decoded one in each round of the event loop, so that no sender can stall it."""
+"""Messages wait here and are decoded for a few milliseconds in each round of the event loop, so that no sender can
+stall it."""
 
 import asyncio
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 
+_ROUND_SECONDS = 0.005
+
 
 class FrameQueue:
-    """Calls what was added, in order, one call in each round of the loop. Belongs to one event loop."""
+    """Calls what was added, in order, for a moment in each round of the loop. Belongs to one event loop."""
 
     def __init__(self) -> None:
         self._waiting: OrderedDict[Callable[[], None], None] = OrderedDict()
@@ -24,11 +28,14 @@ class FrameQueue:
     def _schedule(self) -> None:
         if self._waiting and not self._scheduled:
             self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._call_next)
+            asyncio.get_running_loop().call_soon(self._call_some)
 
-    def _call_next(self) -> None:
-        self._scheduled = False
-        if self._waiting:
-            decode, _ = self._waiting.popitem(last=False)
+    def _call_some(self) -> None:
+        deadline = time.perf_counter() + _ROUND_SECONDS
+        try:
+            while self._waiting and time.perf_counter() < deadline:
+                decode, _ = self._waiting.popitem(last=False)
+                decode()
+        finally:
+            self._scheduled = False
             self._schedule()
-            decode()

@@ -3,7 +3,6 @@
 import array
 import asyncio
 import json
-import math
 import os
 import socket
 import subprocess
@@ -13,13 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from .cgroups import server_groups
-from .clock import ProcessHandle, Scheduling, read_scheduling
+from .clock import ProcessHandle, Scheduling, children_of, read_scheduling
 from .introduction import introduce
 from .jail import Launch
 from .types import SandboxUnavailable
 
 START_SECONDS = 20.0
 _STOP_SECONDS = 5.0
+_LOOK_SECONDS = 0.5
 _ANCILLARY_BYTES = socket.CMSG_SPACE(8)  # two descriptors
 
 
@@ -53,10 +53,10 @@ class Child:
     """Known from the first `watch` on, where the kernel offers pidfds."""
     closed: bool = False
 
-    def limit_cpu(self, seconds: float) -> None:
-        """Have the kernel kill it at this much processor time, rounded up to a whole second."""
+    def limit_cpu(self, seconds: int) -> None:
+        """Have the kernel kill it at this much processor time."""
         if not self.ended.done():
-            self.server.request({"do": "limit", "id": self.number, "cpu": max(1, math.ceil(seconds))})
+            self.server.request({"do": "limit", "id": self.number, "cpu": seconds})
 
     def watch(self, on_watched: Callable[[float], None]) -> None:
         """Have the processor time it has used told."""
@@ -91,9 +91,10 @@ class ForkServer:
         self._launch = launch
         self._children: dict[int, Child] = {}
         self._outbox: deque[tuple[bytes, list[int]]] = deque()
+        self._control: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._loop = asyncio.get_running_loop()
-        self._hello: asyncio.Future[None] = self._loop.create_future()
+        self._hello: asyncio.Future[bool] = self._loop.create_future()
         self._pid: int | None = None
         self._looks_stopped = 0
         self._group: int | None = None
@@ -121,18 +122,30 @@ class ForkServer:
                 stderr=subprocess.PIPE,
                 pass_fds=[theirs.fileno()],
             )
+        greeting = asyncio.ensure_future(self._greet(ours))
+        deadline = time.monotonic() + START_SECONDS
         try:
-            self._pid = await asyncio.wait_for(introduce(ours, self._launch), START_SECONDS)
-            self._loop.add_reader(ours, self._read)
-            if self._pid is not None:  # while it warms up: it makes no child before we ask for one
-                self._group = await asyncio.to_thread(server_groups().add, self._pid)
-            await asyncio.wait_for(asyncio.shield(self._hello), START_SECONDS)
-        except TimeoutError:
-            await self.close()
-            raise SandboxUnavailable(f"the fork server did not start within {START_SECONDS:.0f} s") from None
-        except SandboxUnavailable:
-            await self.close()
+            while not greeting.done():
+                await asyncio.wait([greeting], timeout=_LOOK_SECONDS)
+                if not greeting.done() and _any_stopped(self._process.pid):
+                    raise SandboxUnavailable("the fork server was stopped from outside while it started")
+                if not greeting.done() and time.monotonic() > deadline:
+                    raise SandboxUnavailable(f"the fork server did not start within {START_SECONDS:.0f} s")
+            if not greeting.result():
+                raise SandboxUnavailable(f"the fork server did not start: {self._last_words()}")
+        except BaseException:
+            greeting.cancel()
+            await asyncio.shield(self.close())
             raise
+
+    async def _greet(self, control: socket.socket) -> bool:
+        """Tell the server what to do and wait until it serves; False when it died instead."""
+        self._pid = await introduce(control, self._launch)
+        self._loop.add_reader(control, self._read)
+        if self._pid is not None:  # while it warms up: it makes no child before we ask for one
+            self._group = await asyncio.to_thread(server_groups().add, self._pid)
+        await asyncio.wait([self._hello])
+        return self._hello.result()
 
     def replace_if_stopped(self) -> None:
         """Kill a server that something outside has stopped: its children could not be watched or ended.
@@ -171,6 +184,7 @@ class ForkServer:
         self._flush()
 
     def _flush(self) -> None:
+        assert self._control is not None
         while self._outbox:
             data, fds = self._outbox[0]
             rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
@@ -188,6 +202,7 @@ class ForkServer:
         self._loop.remove_writer(self._control)
 
     def _read(self) -> None:
+        assert self._control is not None
         for _ in range(64):  # then let others have the loop
             try:
                 data, ancillary, _, _ = self._control.recvmsg(4096, _ANCILLARY_BYTES)
@@ -207,7 +222,7 @@ class ForkServer:
     def _handle(self, message: dict[str, int | float | str], fds: list[int]) -> None:
         if "hello" in message:
             self.alive = True
-            self._hello.set_result(None)
+            self._hello.set_result(True)
             return
         if "used" in message:
             self._take_reading(self._children.get(int(message["used"])), float(message["cpu"]), fds)
@@ -217,6 +232,10 @@ class ForkServer:
         child = self._children.pop(number)
         if failed:
             ended = Ended(failure=f"no child could be made: {message['why']}")
+        elif len(fds) != 2:  # the kernel leaves them out when the host has no descriptor free
+            for fd in fds:
+                os.close(fd)
+            ended = Ended(failure="its output was lost: the host is out of file descriptors")
         else:
             stdout, stderr = (_take(fd, child.keep_bytes) for fd in fds)
             ended = Ended(int(message["status"]), float(message["cpu"]), int(message["memory"]), stdout, stderr)
@@ -235,47 +254,54 @@ class ForkServer:
     def _lost(self) -> None:
         """The server is gone: so are its children, and none of it is the code's doing."""
         self.alive = False
-        self._loop.remove_reader(self._control)
-        self._loop.remove_writer(self._control)
+        if self._control is not None and self._control.fileno() >= 0:
+            self._loop.remove_reader(self._control)
+            self._loop.remove_writer(self._control)
         for _, fds in self._outbox:
             for fd in fds:
                 os.close(fd)
         self._outbox.clear()
         if not self._hello.done():
-            self._hello.set_exception(SandboxUnavailable(f"the fork server did not start: {self._last_words()}"))
+            self._hello.set_result(False)
         for child in self._children.values():
             if not child.ended.done():
                 child.ended.set_result(Ended(failure="the fork server died"))
         self._children.clear()
 
     def _last_words(self) -> str:
+        """What it said before it ended, as far as that is there: nothing may block the host."""
         assert self._process is not None and self._process.stderr is not None
-        try:
-            self._process.wait(2)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-        words = self._process.stderr.read(4096).decode("utf-8", "replace").strip()
-        return words.splitlines()[-1] if words else f"exit code {self._process.returncode}"
+        os.set_blocking(self._process.stderr.fileno(), False)
+        words = (self._process.stderr.read(4096) or b"").decode("utf-8", "replace").strip()
+        return words.splitlines()[-1] if words else f"exit code {self._process.poll()}"
 
     async def close(self) -> None:
         """End the server and all of its children, and wait until they are gone."""
+        served = self.alive
         self._lost()
-        self._control.close()
+        if self._control is not None:
+            self._control.close()
         process = self._process
         if process is None:
             return
-        # The closed socket tells it to go, which lets the jail clean up behind it; force only if it does not.
-        deadline = time.monotonic() + _STOP_SECONDS
-        while process.poll() is None and time.monotonic() < deadline:
-            await asyncio.sleep(0.002)
-        if process.poll() is None:
-            process.kill()
-            process.wait()
+        # The closed socket tells it to go, which lets the jail clean up behind it; force where it does not or cannot.
+        now = time.monotonic()
+        look, force, give_up = now + _LOOK_SECONDS, now + (_STOP_SECONDS if served else 0.0), now + 2 * _STOP_SECONDS
+        while process.poll() is None and (now := time.monotonic()) < give_up:
+            if now > force or (now > look and _any_stopped(process.pid)):
+                process.kill()
+            await asyncio.sleep(0.002 if now < look else 0.02)
         if process.stderr is not None:
             process.stderr.close()
         group, self._group = self._group, None
         if group is not None:
             await asyncio.to_thread(server_groups().remove, group)
+
+
+def _any_stopped(pid: int) -> bool:
+    """Whether this process or one below it has been stopped by a signal."""
+    scheduling = read_scheduling(pid)
+    return (scheduling is not None and scheduling.stopped) or any(map(_any_stopped, children_of(pid)))
 
 
 def _take(fd: int, keep: int) -> bytes:

@@ -11,6 +11,10 @@ Ask = Callable[[JSON], Awaitable[JSON]]
 """Answers one ask. What it raises ends the run and reaches the caller; BudgetExceeded and Infra become verdicts."""
 
 
+KILL_SECONDS = 10.0
+"""How long after its kill a run is given up if nobody confirms it: the fork server is then broken."""
+
+
 class Verdict(StrEnum):
     """How a run ended. Everything but `infra` is the code's own doing and counts; `infra` is ours and never does."""
 
@@ -56,8 +60,7 @@ class Limits:
     """What one run may use."""
 
     cpu_seconds: float = 5.0
-    """Processor time in all, with what the host spends on reading its messages. Decides the verdict; the kernel kills
-    at the next whole second."""
+    """Processor time in all, with what the host spends on reading its messages. Decides the verdict."""
     wall_seconds: float = 30.0
     """How long it may sleep in one turn: from the code or a reply going in until the next ask or the end comes out."""
     idle_seconds: float = 120.0
@@ -80,6 +83,11 @@ class Limits:
     door_bytes: int = 32 << 20
     """All messages out of the run together."""
     threads: int = 32
+
+    @property
+    def bound_seconds(self) -> float:
+        """When a run is over at the latest, counted from its admission, whatever it sends and whatever breaks."""
+        return self.total_seconds + KILL_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +113,8 @@ class Result:
     """None when a signal ended it."""
     asks: int
     tier: Tier
+    starved_seconds: float = 0.0
+    """How long the machine kept it from computing, as far as the host can tell."""
 
     @property
     def isolated(self) -> bool:
