@@ -43,6 +43,17 @@ if sys.platform == "win32":
 
 from .frames import JSON
 from .host import Sandbox
-from .types import BudgetExceeded, Infra, Limits, Result, SandboxUnavailable, Tier, Verdict
+from .types import BudgetExceeded, Infra, Limits, ProtocolViolation, Result, SandboxUnavailable, Tier, Verdict
 
-__all__ = ["JSON", "BudgetExceeded", "Infra", "Limits", "Result", "Sandbox", "SandboxUnavailable", "Tier", "Verdict"]
+__all__ = [
+    "JSON",
+    "BudgetExceeded",
+    "Infra",
+    "Limits",
+    "ProtocolViolation",
+    "Result",
+    "Sandbox",
+    "SandboxUnavailable",
+    "Tier",
+    "Verdict",
+]

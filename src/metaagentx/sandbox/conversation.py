@@ -16,7 +16,7 @@ from . import memory
 from .frames import JSON, BadFrame, Decoder, encode
 from .inside.child import EXIT_MEMORY
 from .server import Child, Ended
-from .types import Ask, BudgetExceeded, Infra, Limits, Result, Tier, Verdict
+from .types import Ask, BudgetExceeded, Infra, Limits, ProtocolViolation, Result, Tier, Verdict
 
 _KILL_SECONDS = 10.0
 _READ_BYTES = 1 << 16
@@ -286,6 +286,9 @@ class Conversation:
             reply = encode({"reply": number, "body": await self._on_ask(body)})
         except BudgetExceeded as error:
             self._stop(Verdict.BUDGET, str(error))
+            return
+        except ProtocolViolation as error:
+            self._stop(Verdict.PROTOCOL, str(error))
             return
         except Infra as error:
             self._stop(Verdict.INFRA, str(error))

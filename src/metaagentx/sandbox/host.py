@@ -16,7 +16,7 @@ from .jail import NOBODY, launch
 from .job import Job, Programs
 from .server import Child, ForkServer
 from .tiers import Choice, choose
-from .types import Ask, Limits, Result, SandboxUnavailable, Tier, Verdict
+from .types import Ask, Limits, OnProgram, Result, SandboxUnavailable, Tier, Verdict
 
 _BYTES_EACH = 4 << 20  # a waiting run, measured 2 to 3 MiB
 _FDS_SPARE = 256
@@ -101,18 +101,19 @@ class Sandbox:
         stdin: str = "",
         limits: Limits | None = None,
         on_ask: Ask = _no_asks,
+        on_program: OnProgram | None = None,
     ) -> Result:
         """Run one piece of untrusted code to its end.
 
         `inputs` are its global variables, `stdin` its standard input (a regular file). It may call `door.ask(value)`,
         which `on_ask` answers, and `door.answer(value)`. Asks of the form {"kind": "python", ...}, which also stand
-        behind `subprocess.run`, are served by a sandboxed run of their own.
+        behind `subprocess.run`, are served by a sandboxed run of their own; `on_program` is told when one has ended.
         """
         limits = limits or Limits()
         async with self._admitted:
             if not await self._memory_is_there():
                 return self._refused(f"waited {_MEMORY_WAIT_SECONDS:.0f} s for free memory")
-            answer = Programs(limits, self._run_program, on_ask).answer
+            answer = Programs(limits, self._run_program, on_ask, on_program).answer
             return await self._converse(Job(code, dict(inputs or {}), stdin, limits), answer)
 
     async def _run_program(self, job: Job) -> Result:

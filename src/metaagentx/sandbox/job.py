@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from .conversation import QUICK_SECONDS
 from .frames import JSON
-from .types import Ask, BudgetExceeded, Infra, Limits, Result, Verdict
+from .types import Ask, BudgetExceeded, Infra, Limits, OnProgram, Result, Verdict
 
 _SUBRUN_OUTPUT_BYTES = 64 << 10
 
@@ -37,10 +37,17 @@ class Job:
 class Programs:
     """Answers a run's asks: programs in runs of their own with what is left of its time, the rest by its handler."""
 
-    def __init__(self, limits: Limits, run: Callable[[Job], Awaitable[Result]], on_ask: Ask) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        run: Callable[[Job], Awaitable[Result]],
+        on_ask: Ask,
+        on_program: OnProgram | None = None,
+    ) -> None:
         self._limits = limits
         self._run = run
         self._on_ask = on_ask
+        self._on_program = on_program
         self._cpu_left = limits.cpu_seconds
         self._idle_left = limits.idle_seconds
         self._one_at_a_time = asyncio.Lock()  # so that all of them together keep to the budget
@@ -68,7 +75,11 @@ class Programs:
             output_bytes=min(self._limits.output_bytes, _SUBRUN_OUTPUT_BYTES),
             asks=0,
         )
-        return self._reply(await self._run(Job(code, {}, stdin, limits)))
+        result = await self._run(Job(code, {}, stdin, limits))
+        reply = self._reply(result)
+        if self._on_program is not None:
+            self._on_program(code, stdin, f"{result.stdout}\n{result.stderr}")
+        return reply
 
     def _reply(self, result: Result) -> JSON:
         if result.verdict is Verdict.INFRA:

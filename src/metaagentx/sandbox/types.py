@@ -9,7 +9,12 @@ from ..errors import MetaAgentXError
 from .frames import JSON
 
 Ask = Callable[[JSON], Awaitable[JSON]]
-"""Answers one ask. What it raises ends the run and reaches the caller; BudgetExceeded and Infra become verdicts."""
+"""Answers one ask. What it raises ends the run and reaches the caller; BudgetExceeded, ProtocolViolation and Infra
+become verdicts."""
+
+
+OnProgram = Callable[[str, str, str], None]
+"""Is told of each program a run had executed: its code, its standard input, and what it printed, errors last."""
 
 
 class Verdict(StrEnum):
@@ -42,6 +47,10 @@ class SandboxUnavailable(MetaAgentXError):
 
 class BudgetExceeded(Exception):
     """Raised by a handler of asks when a budget that it keeps (tokens, say) is used up."""
+
+
+class ProtocolViolation(Exception):
+    """Raised by a handler of asks for an ask that no honest code sends: the verdict is `protocol`."""
 
 
 class Infra(Exception):
