@@ -1,0 +1,157 @@
+"""Whether the script fed an answer: wrote its value into a prompt before the question or any agent had said it.
+
+Over the question, and then for each call in the order of asking its prompt and its reply, the first to say the value is
+its author. So a chain of agents that repeat what the script told the first of them is fed, too.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from ..types import Call, ProgramOutput
+from ..workflow.protocol import Answer, reply_answer
+from .spans import Prompts, handed_on, instructions
+from .values import canonical, is_common, stands_in, states, variants
+
+_SCRIPT_CHARACTERS = 1_000_000
+"""Looked at in all. What is beyond counts as holding the answer."""
+_LIST = 20
+"""A text with more numbers than that is a list to choose from: the one who chose is the author."""
+_MOST_LINES = 400
+_LINE_CHARACTERS = 6
+_FED_SHARE = 0.7
+_BOILERPLATE = ("import ", "from ", "if __name__", "def main", "main()", "class Solution", "#")
+_EXCERPT = 60
+_SEAM = 60
+
+
+def find_fed(
+    question: str, calls: Sequence[Call], programs: Sequence[ProgramOutput], answer_call: int | None
+) -> str | None:
+    """Where the script fed the answer of this call, in a sentence; None when it did not."""
+    if answer_call is None or not 0 <= answer_call < len(calls):
+        return None
+    led = calls[: answer_call + 1]
+    answer = reply_answer(led[-1].text, instructions(led[-1]))
+    parts = list(_parts_of(answer))
+    if not parts:
+        return None
+    prompts = Prompts(question, led, programs)
+    written = _Written([prompts.script_texts(number) for number in range(len(led))])
+    places = [written.first(part) for part in parts]
+    if all(place is None for place in places):
+        return None
+    said = _Said(question, led, programs)
+    fed_weight = whole_weight = 0
+    first: tuple[int, _Part] | None = None
+    for part, place in zip(parts, places, strict=True):
+        if said.by_question(part):
+            continue
+        whole_weight += part.weight
+        if place is not None and not said.before(part, place):
+            fed_weight += part.weight
+            first = first or (place, part)
+    if first is None or fed_weight < _FED_SHARE * whole_weight:
+        return None
+    number, part = first
+    if not written.holds(number, part):
+        return f"the prompts up to call {number} hold more text of the script's than is looked at"
+    where = f"the prompt of call {number} ({_cut(led[number].agent)})"
+    return f'the script wrote "{_cut(part.text)}" into {where} before any agent had said it'
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A value, or a line of a program or a text, in each form in which it may stand."""
+
+    text: str
+    forms: list[str]
+    weight: int = 1
+    common: bool = field(default=False)
+
+
+def _parts_of(answer: Answer) -> Iterator[_Part]:
+    lines = [line.strip() for line in answer.value.splitlines() if line.strip()]
+    if answer.kind == "boxed" or (answer.kind == "text" and len(lines) == 1):
+        forms = variants(answer.value)
+        if forms:
+            yield _Part(answer.value.strip(), forms, common=any(map(is_common, forms)))
+        return
+    for line in dict.fromkeys(lines[:_MOST_LINES]):
+        form = canonical(line)
+        if len(form.replace(" ", "")) >= _LINE_CHARACTERS and not line.startswith(_BOILERPLATE):
+            yield _Part(line, [form], weight=len(form))
+
+
+class _Written:
+    """What the script wrote into the prompts, each text looked at where it comes first."""
+
+    def __init__(self, prompts: Sequence[Sequence[str]]) -> None:
+        self._prompts: list[list[tuple[str, str]]] = []
+        self._beyond: int | None = None
+        seen: set[str] = set()
+        size = 0
+        for number, texts in enumerate(prompts):
+            new = [text for text in dict.fromkeys([*texts, *_seams(texts)]) if text not in seen]
+            seen.update(new)
+            size += sum(map(len, new))
+            if size > _SCRIPT_CHARACTERS:
+                self._beyond = number
+                break
+            self._prompts.append([(text, canonical(text)) for text in new])
+
+    def first(self, part: _Part) -> int | None:
+        """The first call whose prompt holds it."""
+        return next((n for n in range(len(self._prompts)) if self.holds(n, part)), self._beyond)
+
+    def holds(self, number: int, part: _Part) -> bool:
+        """Whether it stands in what is new in the prompt of this call."""
+        if number >= len(self._prompts):
+            return False
+        if part.common:
+            return any(states(form, text) for text, _ in self._prompts[number] for form in part.forms)
+        return any(stands_in(form, tokens) for _, tokens in self._prompts[number] for form in part.forms)
+
+
+def _seams(texts: Sequence[str]) -> list[str]:
+    """Where the texts of a prompt meet, side by side: a value may begin in one message and end in the next."""
+    ends = [text if len(text) <= 2 * _SEAM else f"{text[:_SEAM]} {text[-_SEAM:]}" for text in texts]
+    return ["".join(ends)] if len(texts) > 1 else []
+
+
+class _Said:
+    """What the question, the agents and their programs said."""
+
+    def __init__(self, question: str, calls: Sequence[Call], programs: Sequence[ProgramOutput]) -> None:
+        self._question = canonical(question)
+        self._replies = [[canonical(text) for text in handed_on(call)[:1]] for call in calls]
+        self._answers = [
+            set(variants(reply_answer(call.text, instructions(call)).value)) if len(call.text) < 100_000 else set()
+            for call in calls
+        ]
+        for program in programs:
+            if program.call < len(calls):
+                self._replies[program.call].append(canonical(program.output))
+
+    def by_question(self, part: _Part) -> bool:
+        """Whether it stands in the question."""
+        return any(stands_in(form, self._question) for form in part.forms)
+
+    def before(self, part: _Part, number: int) -> bool:
+        """Whether an agent said it before a call was asked: as its answer, or in what it handed on."""
+        for reply in range(number):
+            if self._answers[reply] & set(part.forms):
+                return True
+            for text in self._replies[reply]:
+                if any(stands_in(form, text) for form in part.forms) and not _is_list(part, text):
+                    return True
+        return False
+
+
+def _is_list(part: _Part, text: str) -> bool:
+    numeric = any(form.strip().replace(".", "").isdecimal() for form in part.forms)
+    return numeric and len({token for token in text.split() if token[0].isdecimal()}) > _LIST
+
+
+def _cut(text: str) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= _EXCERPT else f"{flat[:_EXCERPT]}…"
