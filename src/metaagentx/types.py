@@ -171,7 +171,7 @@ class ProgramOutput:
     """What a program printed that an agent wrote: no text of the script's."""
 
     call: int
-    """Which of the execution's calls wrote the code."""
+    """Which of the execution's calls wrote the code, or the input if that came later."""
     output: str
     """Standard output, then standard error; the beginning and the end where it is long."""
 

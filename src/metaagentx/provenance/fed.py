@@ -4,22 +4,25 @@ Over the question, and then for each call in the order of asking its prompt and 
 its author. So a chain of agents that repeat what the script told the first of them is fed, too.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ..types import Call, ProgramOutput
 from ..workflow.protocol import Answer, reply_answer
+from .arithmetic import evaluate
 from .spans import Prompts, handed_on, instructions
 from .values import canonical, is_common, stands_in, states, variants
 
 _SCRIPT_CHARACTERS = 1_000_000
 """Looked at in all. What is beyond counts as holding the answer."""
 _LIST = 20
-"""A text with more numbers than that is a list to choose from: the one who chose is the author."""
+"""So many numbers that agents have mentioned, or more, are a list to choose from: the one who chose is the author."""
 _MOST_LINES = 400
 _LINE_CHARACTERS = 6
 _FED_SHARE = 0.7
 _BOILERPLATE = ("import ", "from ", "if __name__", "def main", "main()", "class Solution", "#")
+_MULTIPLIED = re.compile(r"\\times|\\cdot")
 _EXCERPT = 60
 _SEAM = 60
 
@@ -73,6 +76,8 @@ def _parts_of(answer: Answer) -> Iterator[_Part]:
     lines = [line.strip() for line in answer.value.splitlines() if line.strip()]
     if answer.kind == "boxed" or (answer.kind == "text" and len(lines) == 1):
         forms = variants(answer.value)
+        if (value := evaluate(_MULTIPLIED.sub("*", answer.value))) is not None:
+            forms += [form for form in variants(str(value)) if form not in forms]
         if forms:
             yield _Part(answer.value.strip(), forms, common=any(map(is_common, forms)))
         return
@@ -138,18 +143,15 @@ class _Said:
 
     def before(self, part: _Part, number: int) -> bool:
         """Whether an agent said it before a call was asked: as its answer, or in what it handed on."""
-        for reply in range(number):
-            if self._answers[reply] & set(part.forms):
-                return True
-            for text in self._replies[reply]:
-                if any(stands_in(form, text) for form in part.forms) and not _is_list(part, text):
-                    return True
-        return False
-
-
-def _is_list(part: _Part, text: str) -> bool:
-    numeric = any(form.strip().replace(".", "").isdecimal() for form in part.forms)
-    return numeric and len({token for token in text.split() if token[0].isdecimal()}) > _LIST
+        forms = set(part.forms)
+        if any(forms & answers for answers in self._answers[:number]):
+            return True
+        texts = [text for reply in self._replies[:number] for text in reply]
+        if not any(stands_in(form, text) for text in texts for form in forms):
+            return False
+        if not any(form.strip().replace(".", "").isdecimal() for form in forms):
+            return True
+        return len({token for text in texts for token in text.split() if token[0].isdecimal()}) <= _LIST
 
 
 def _cut(text: str) -> str:

@@ -1,8 +1,9 @@
 """The source of every span of a prompt: the question, an earlier reply, a program's output, the language, the script.
 
 What is not known to be from elsewhere is the script's. Known texts are looked for as they are, the longest first: the
-question; earlier replies, whole or what they hand on; lines that a program printed which an agent wrote; the fixed
-texts of the workflow language. A text too short to be recognized anywhere is recognized as a line of its own.
+question; earlier replies, whole or what they hand on; what a program printed that an agent wrote; the fixed texts of
+the workflow language. A text too short to be recognized anywhere is recognized as a line of its own. The
+output of a tool that the script defines is the script's, unless it is the value of what the agent wrote as argument.
 """
 
 from bisect import insort
@@ -15,7 +16,8 @@ from ..workflow.agent import LAST_TURN
 from ..workflow.nodes import DEBATE_REQUEST, JUDGE_REQUEST, REFINEMENT_REQUEST, REFLECTION_REQUEST
 from ..workflow.protocol import INSTRUCTION, delivery, fenced_blocks, last_solution, pending_tool_uses, visible
 from ..workflow.tools import MAX_OUTPUT_CHARACTERS, ToolRegistry, shorten
-from .values import canonical
+from .arithmetic import values_of
+from .values import canonical, variants
 
 Source: TypeAlias = Literal["question", "reply", "tool", "instruction", "script"]
 
@@ -27,6 +29,7 @@ _RECOGNIZED_ANYWHERE = 12
 _MESSAGE_CHARACTERS = 400_000
 _ALL_CHARACTERS = 4_000_000
 _MOST_SPANS = 2000
+_VALUE_CHARACTERS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,8 @@ class Prompts:
         self._texts: list[tuple[int, str, _Mark]] = []
         """By length, the longest first."""
         self._lines: dict[str, _Mark] = {}
+        self._values: dict[str, _Mark] = {}
+        """Numbers that follow from the arguments of a tool, in their canonical form."""
         self._messages: dict[str, tuple[Span, ...]] = {}
         self._looked_at = 0
         self.calls: list[list[tuple[Span, ...]]] = []
@@ -69,10 +74,13 @@ class Prompts:
             self.calls.append([self._spans(message["content"]) for message in call.messages])
             for text in (call.text, call.text.strip(), *handed_on(call)):
                 self._know(text, ("reply", number))
+            for expression, form in _computed(call.text):
+                if not _dictated(expression, question, self, number):
+                    self._values.setdefault(form, ("tool", number))
             for program in programs:
                 if program.call == number:
-                    for line in _lines_of(program.output):
-                        self._lines.setdefault(line, ("tool", number))
+                    for text in _shown_of(program.output):
+                        self._know(text, ("tool", number))
 
     def script_texts(self, number: int) -> list[str]:
         """What the script wrote into the prompt of a call, in order."""
@@ -113,7 +121,10 @@ class Prompts:
             yield part
             return
         for line in part.text.splitlines(keepends=True):
-            source, call = self._lines.get(line.strip(), ("script", None))
+            mark = self._lines.get(line.strip())
+            if mark is None and self._values and len(line) <= _VALUE_CHARACTERS:
+                mark = self._values.get(canonical(line))
+            source, call = mark or ("script", None)
             yield Span(source, line, call)
 
 
@@ -163,11 +174,10 @@ def instructions(call: Call) -> str:
     return "\n".join(message["content"] for message in call.messages if message["role"] == "system")
 
 
-def _lines_of(output: str) -> Iterator[str]:
-    """The lines of an output, and those that are left where it was shortened for the agent."""
+def _shown_of(output: str) -> list[str]:
+    """An output as an agent may be shown it: whole, or its beginning and its end."""
     half = MAX_OUTPUT_CHARACTERS // 2
-    for text in (output, output[:half], output[-half:]):
-        yield from (line.strip() for line in text.splitlines() if line.strip())
+    return [output] if len(output) <= MAX_OUTPUT_CHARACTERS else [output, output[:half], output[-half:]]
 
 
 def accept_programs(
@@ -188,12 +198,31 @@ def accept_programs(
     accepted: list[ProgramOutput] = []
     for code, stdin, output in programs:
         author = authors.get(code.strip())
-        if author is None or _dictated(code, question, prompts, author):
-            continue
-        known = (question, *(call.text for call in calls), *(program.output for program in accepted))
-        if not stdin.strip() or any(stdin.strip() in text for text in known):
-            accepted.append(ProgramOutput(author, shorten(output.strip("\n"), KEPT_CHARACTERS)))
+        source = _source_of(stdin, question, calls, accepted)
+        if author is not None and source is not None and not _dictated(code, question, prompts, author):
+            accepted.append(ProgramOutput(max(author, source), shorten(output.strip("\n"), KEPT_CHARACTERS)))
     return accepted
+
+
+def _source_of(stdin: str, question: str, calls: Sequence[Call], outputs: Sequence[ProgramOutput]) -> int | None:
+    """The call since which a standard input can be known without the script; None when the script made it."""
+    form = canonical(stdin)
+    if not form.strip() or form in canonical(question):
+        return 0
+    said = [(number, call.text) for number, call in enumerate(calls)]
+    said += [(program.call, program.output) for program in outputs]
+    return min((number for number, text in said if form in canonical(text)), default=None)
+
+
+def _computed(reply: str) -> Iterator[tuple[str, str]]:
+    """The arguments with which a reply calls a tool, and what each comes to."""
+    if "tool_call" not in reply:
+        return
+    for use in pending_tool_uses(visible(reply)):
+        for argument in use.arguments.values():
+            for value in values_of([argument]):
+                for form in variants(str(value)):
+                    yield str(argument), form
 
 
 def _code_in(reply: str) -> set[str]:

@@ -14,6 +14,7 @@ _TOKEN = re.compile(
     r"(?<![\d.,])100%|\d+(?:[,_]\d{3})*(?![\d_])(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+|[^\W\d_]+|[-+*/^=<>|%.!?~&@#]"
 )
 _INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u2060-\u2064\ufeff]")
+_OTHER_DIGIT = re.compile(r"(?![0-9])\d")
 _MINUS = re.compile("[\u2010-\u2015\u2212]")
 _FRACTION = re.compile(r"\\[dtc]?frac\s*\{([^{}]{1,60})\}\s*\{([^{}]{1,60})\}|\\[dtc]?frac\s*(\d)\s*(\d)")
 _WRAPPER = re.compile(
@@ -50,6 +51,7 @@ def _cached(text: str) -> str:
 def _canonical(text: str) -> str:
     if not text.isascii():
         text = _MINUS.sub("-", _INVISIBLE.sub("", unicodedata.normalize("NFKC", text)))
+        text = _OTHER_DIGIT.sub(lambda found: str(unicodedata.decimal(found[0])), text)
     if "\\" in text or "$" in text or "{" in text:
         text = _WRAPPER.sub("", _FRACTION.sub(lambda found: f" {found[1] or found[3]}/{found[2] or found[4]} ", text))
     tokens = _TOKEN.findall(text.lower())
@@ -66,7 +68,8 @@ def _number(token: str) -> str:
 
 
 def variants(value: str) -> list[str]:
-    """The canonical forms in which a value may stand: as it is, without a name or a unit, as fraction and decimal."""
+    """The canonical forms in which a value may stand: as it is, without a name or a unit, as fraction and decimal,
+    a long number in groups of digits or digit by digit."""
     plain = canonical(value).rstrip(" .") + " "
     if not plain.strip():
         return []
@@ -77,6 +80,11 @@ def variants(value: str) -> list[str]:
     if len(numbers) == 1 and words and len(numbers) + len(words) == len(bare.split()):
         forms.append(f" {numbers[0]} ")
     forms += _other_notations(bare)
+    if bare.strip().isdecimal() and 4 <= len(bare.strip()) <= _MANY_DIGITS:
+        digits = bare.strip()
+        head = len(digits) % 3 or 3
+        groups = [digits[:head], *(digits[place : place + 3] for place in range(head, len(digits), 3))]
+        forms += [f" {' '.join(digits)} ", f" {' '.join(_number(group) for group in groups)} "]
     return forms
 
 
@@ -120,7 +128,7 @@ def stands_in(form: str, text: str) -> bool:
     """Whether a canonical value is a part of a canonical text. A minus behind a number is no sign: 10-15 is not -15."""
     start = text.find(form)
     while start >= 0:
-        if not form.startswith(" - ") or not text[start - 1 : start].isalnum():
+        if not form.startswith(" - ") or not text[start - 1 : start].isdecimal():
             return True
         start = text.find(form, start + 1)
     return False

@@ -78,7 +78,7 @@ class Programs:
         result = await self._run(Job(code, {}, stdin, limits))
         reply = self._reply(result)
         if self._on_program is not None:
-            self._on_program(code, stdin, f"{result.stdout}\n{result.stderr}")
+            self._on_program(code, stdin, "\n".join(filter(None, (result.stdout.rstrip(), result.stderr.rstrip()))))
         return reply
 
     def _reply(self, result: Result) -> JSON:
