@@ -213,7 +213,7 @@ class _Work:
             "limits": asdict(self._rollout.limits),
             "allow_hard_coded": self._rollout.allow_hard_coded,
             "manual": self._rollout.manual,
-            # Only where it is set: outcomes of versions that did not know it are gone on with.
+            # Only where it is set: an evaluation that an earlier version began can be resumed.
             **({"allow_fed": True} if self._rollout.allow_fed else {}),
         }
 

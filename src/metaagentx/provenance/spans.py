@@ -71,7 +71,7 @@ class Prompts:
         self._know(question, ("question", None))
         self._know(question.strip(), ("question", None))
         for number, call in enumerate(calls):
-            self.calls.append([self._spans(message["content"]) for message in call.messages])
+            self.calls.append([self._spans(message.get("content", "")) for message in call.messages])
             for text in (call.text, call.text.strip(), *handed_on(call)):
                 self._know(text, ("reply", number))
             for expression, form in _computed(call.text):
@@ -171,7 +171,7 @@ def handed_on(call: Call) -> list[str]:
 
 def instructions(call: Call) -> str:
     """The system messages of a call."""
-    return "\n".join(message["content"] for message in call.messages if message["role"] == "system")
+    return "\n".join(message.get("content", "") for message in call.messages if message.get("role") == "system")
 
 
 def _shown_of(output: str) -> list[str]:
