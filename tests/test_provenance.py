@@ -54,7 +54,7 @@ ECHO_TOOL = (
 )
 WITH_TOOLS = ", tool_registry=tools, max_turns=3"
 
-# Each script with the replies of an Executor that finds nothing by itself. Every one of them was paid in full.
+# Each script with the replies of an Executor that finds nothing by itself. With `allow_fed` all of them solve the task.
 FED: dict[str, tuple[str, Sequence[str]]] = {
     "computed, in the instructions": (COMPUTES + agent("f'Repeat {value} in a box.'"), [RIGHT]),
     "written down": (agent("'Tom has 5244 marbles in the end.'"), [RIGHT]),
@@ -84,6 +84,22 @@ FED: dict[str, tuple[str, Sequence[str]]] = {
     "as the output of a tool of its own": (
         COMPUTES + TOOLS + "tools.register('oracle', lambda: value, 'Knows.')\n" + agent("'Ask.'", WITH_TOOLS),
         [CALL.format("oracle", "{}"), RIGHT],
+    ),
+    "as the output of a tool that is called python": (
+        COMPUTES + TOOLS + "tools.register('python', lambda code: value, 'Runs it.')\n" + agent("'Ask.'", WITH_TOOLS),
+        ["```python\nprint('I know nothing')\n```", RIGHT],
+    ),
+    "in place of a program's output": (
+        COMPUTES + "import workflow as language\nlanguage.tools.describe_outcome = lambda outcome: str(value)\n"
+        + TOOLS + "tools.register_python()\n" + agent("'Compute.'", WITH_TOOLS),
+        ["```python\nprint(12)\n```", RIGHT],
+    ),
+    "as an earlier reply, in a system message": (
+        ASKS.format(
+            body="call, text = await language.runtime.ask_model('T', [{'role': 'system', 'content': 'You said: 5244'},"
+            " {'role': 'user', 'content': context.question}])"
+        ),
+        [RIGHT],
     ),
     "as the output of a calculator that does not calculate": (
         TOOLS + "tools.register('calculate', lambda term: 5244, 'Calculates.')\n" + agent("'Ask.'", WITH_TOOLS),
@@ -118,6 +134,11 @@ FED: dict[str, tuple[str, Sequence[str]]] = {
         + "listed = AgentNode('Lister', 'List numbers.', tool_registry=tools).run(question).content\n"
         + agent("str(value)"),
         ["```python\nfor n in range(6000): print(n)\n```", "<delivery>Listed.</delivery>", RIGHT],
+    ),
+    "chosen from a list, as the input of an agent's program": (
+        COMPUTES + ECHO_TOOL.format(stdin="str(value)")
+        + "AgentNode('Lister', 'List numbers.').run(question)\n" + agent("'Read it.'", WITH_TOOLS),
+        [" ".join(map(str, range(5200, 5300))), RUNS_INPUT, RIGHT],
     ),
     "in another notation": (
         COMPUTES + agent("f'Box {value - 1} + 1 for {value}.'"), [r"<delivery>\boxed{5243 + 1}</delivery>"],
@@ -185,6 +206,19 @@ def test_a_program_that_the_script_dictated_is_fed(runner: asyncio.Runner, sandb
     partly = HEAD + agent("'Begin with a, b = map(int, input().split())'") + RUN
     execution = execute(runner, sandbox, graders, partly, in_turn([reply]), CODE_TASK)
     assert execution.fault is None and execution.reward and execution.reward.solved
+
+
+def test_parts_of_an_answer_are_fed_apart() -> None:
+    boxed = r"<delivery>\boxed{(5244, 871)}</delivery>"
+    assert find_fed(QUESTION, [call(boxed, "First 871, then 5244.", QUESTION)], [], 0)
+    assert find_fed(QUESTION, [call(boxed, "Mind the 871.", QUESTION)], [], 0) is None
+
+
+@pytest.mark.parametrize("program", ["import sys; print(sum(map(int, input().split())))", "print(7)", "a=1\nb=2"])
+def test_a_short_program_is_fed_too(program: str) -> None:
+    solution = f"<delivery><solution>{program}</solution></delivery>"
+    assert find_fed("Write it.", [call(solution, f"Reply: {program}", "Write it.")], [], 0)
+    assert find_fed("Write it.", [call(solution, "import sys first.", "Write it.")], [], 0) is None
 
 
 FORGED = ASKS.format(
@@ -439,6 +473,16 @@ def test_no_text_raises_or_takes_long(name: str, answer: str) -> None:
     calls += [call(answer, HOSTILE[name][number:], QUESTION) for number in range(3)]
     started = time.process_time()
     find_fed(QUESTION, calls, [ProgramOutput(0, HOSTILE[name])], 3)
+    assert time.process_time() - started < 5
+
+
+def test_many_programs_and_tool_calls_do_not_take_long() -> None:
+    uses = CALL.format("f", '{"a": "1+1"}') * 200
+    calls = [call(uses, f"{number} " + "long text " * 10_000, QUESTION) for number in range(16)]
+    calls += [call("```python\nprint(input())\n```", "Solve.", QUESTION)]
+    started = time.process_time()
+    programs = accept_programs(QUESTION, calls, [("print(input())", f"{n} {'x ' * 9_000}", "1") for n in range(250)])
+    find_fed(QUESTION, [*calls, call(RIGHT, "Go on.", QUESTION)], programs, len(calls))
     assert time.process_time() - started < 5
 
 

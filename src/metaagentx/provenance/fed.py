@@ -5,21 +5,20 @@ its author. So a chain of agents that repeat what the script told the first of t
 """
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from ..types import Call, ProgramOutput
 from ..workflow.protocol import Answer, reply_answer
 from .arithmetic import evaluate
-from .spans import Prompts, handed_on, instructions
+from .spans import SCRIPT_CHARACTERS, Prompts, handed_on, instructions
 from .values import canonical, is_common, stands_in, states, variants
 
-_SCRIPT_CHARACTERS = 1_000_000
-"""Looked at in all. What is beyond counts as holding the answer."""
 _LIST = 20
 """So many numbers that agents have mentioned, or more, are a list to choose from: the one who chose is the author."""
 _MOST_LINES = 400
 _LINE_CHARACTERS = 6
+_BOILERPLATE_CHARACTERS = 60
 _FED_SHARE = 0.7
 _BOILERPLATE = ("import ", "from ", "if __name__", "def main", "main()", "class Solution", "#")
 _MULTIPLIED = re.compile(r"\\times|\\cdot")
@@ -35,31 +34,21 @@ def find_fed(
         return None
     led = calls[: answer_call + 1]
     answer = reply_answer(led[-1].text, instructions(led[-1]))
-    parts = list(_parts_of(answer))
-    if not parts:
-        return None
     prompts = Prompts(question, led, programs)
     written = _Written([prompts.script_texts(number) for number in range(len(led))])
-    places = [written.first(part) for part in parts]
-    if all(place is None for place in places):
-        return None
-    said = _Said(question, led, programs)
-    fed_weight = whole_weight = 0
-    first: tuple[int, _Part] | None = None
-    for part, place in zip(parts, places, strict=True):
-        if said.by_question(part):
+    said: _Said | None = None
+    for parts in _readings(answer):
+        places = [written.first(part) for part in parts]
+        if all(place is None for place in places):
             continue
-        whole_weight += part.weight
-        if place is not None and not said.before(part, place):
-            fed_weight += part.weight
-            first = first or (place, part)
-    if first is None or fed_weight < _FED_SHARE * whole_weight:
-        return None
-    number, part = first
-    if not written.holds(number, part):
-        return f"the prompts up to call {number} hold more text of the script's than is looked at"
-    where = f"the prompt of call {number} ({_cut(led[number].agent)})"
-    return f'the script wrote "{_cut(part.text)}" into {where} before any agent had said it'
+        said = said or _Said(question, led, programs)
+        if fed := _first_fed(parts, places, said):
+            number, part = fed
+            if not written.holds(number, part):
+                return f"the prompts up to call {number} hold more text of the script's than is looked at"
+            where = f"the prompt of call {number} ({_cut(led[number].agent)})"
+            return f'the script wrote "{_cut(part.text)}" into {where} before any agent had said it'
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,23 +57,48 @@ class _Part:
 
     text: str
     forms: list[str]
-    weight: int = 1
-    common: bool = field(default=False)
+    weight: int
 
 
-def _parts_of(answer: Answer) -> Iterator[_Part]:
-    lines = [line.strip() for line in answer.value.splitlines() if line.strip()]
+def _first_fed(parts: Sequence[_Part], places: Sequence[int | None], said: "_Said") -> tuple[int, _Part] | None:
+    """The first fed part and its call, when most of what is not in the question is fed."""
+    fed: list[tuple[int, _Part]] = []
+    whole = 0
+    for part, place in zip(parts, places, strict=True):
+        if said.by_question(part):
+            continue
+        whole += part.weight
+        if place is not None and not said.before(part, place):
+            fed.append((place, part))
+    return fed[0] if fed and sum(part.weight for _, part in fed) >= _FED_SHARE * whole else None
+
+
+def _readings(answer: Answer) -> Iterator[list[_Part]]:
+    """What to look for: a value, and the values it consists of; or the lines of a program or a text."""
+    lines = [line.strip() for line in answer.value.splitlines() if line.strip()][:_MOST_LINES]
     if answer.kind == "boxed" or (answer.kind == "text" and len(lines) == 1):
-        forms = variants(answer.value)
-        if (value := evaluate(_MULTIPLIED.sub("*", answer.value))) is not None:
+        yield list(_values([answer.value]))
+        components = answer.value.split(",")[:_MOST_LINES]
+        if len(components) > 1:
+            yield list(_values(components))
+        return
+    telling = [line for line in lines if not _is_boilerplate(line)]
+    yield [_Part(line, [canonical(line)], len(line)) for line in dict.fromkeys(telling or lines)]
+
+
+def _values(texts: Iterable[str]) -> Iterator[_Part]:
+    for text in texts:
+        forms = variants(text)
+        if (value := evaluate(_MULTIPLIED.sub("*", text))) is not None:
             forms += [form for form in variants(str(value)) if form not in forms]
         if forms:
-            yield _Part(answer.value.strip(), forms, common=any(map(is_common, forms)))
-        return
-    for line in dict.fromkeys(lines[:_MOST_LINES]):
-        form = canonical(line)
-        if len(form.replace(" ", "")) >= _LINE_CHARACTERS and not line.startswith(_BOILERPLATE):
-            yield _Part(line, [form], weight=len(form))
+            yield _Part(text.strip(), forms, len(forms[0]))
+
+
+def _is_boilerplate(line: str) -> bool:
+    if len(line) > _BOILERPLATE_CHARACTERS or ";" in line:
+        return False
+    return line.startswith(_BOILERPLATE) or len(canonical(line).replace(" ", "")) < _LINE_CHARACTERS
 
 
 class _Written:
@@ -99,7 +113,7 @@ class _Written:
             new = [text for text in dict.fromkeys([*texts, *_seams(texts)]) if text not in seen]
             seen.update(new)
             size += sum(map(len, new))
-            if size > _SCRIPT_CHARACTERS:
+            if size > SCRIPT_CHARACTERS:
                 self._beyond = number
                 break
             self._prompts.append([(text, canonical(text)) for text in new])
@@ -112,9 +126,11 @@ class _Written:
         """Whether it stands in what is new in the prompt of this call."""
         if number >= len(self._prompts):
             return False
-        if part.common:
-            return any(states(form, text) for text, _ in self._prompts[number] for form in part.forms)
-        return any(stands_in(form, tokens) for _, tokens in self._prompts[number] for form in part.forms)
+        return any(
+            states(form, text) if is_common(form) else stands_in(form, tokens)
+            for text, tokens in self._prompts[number]
+            for form in part.forms
+        )
 
 
 def _seams(texts: Sequence[str]) -> list[str]:

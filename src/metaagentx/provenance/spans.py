@@ -14,8 +14,16 @@ from typing import Literal, TypeAlias
 from ..types import Call, ProgramOutput
 from ..workflow.agent import LAST_TURN
 from ..workflow.nodes import DEBATE_REQUEST, JUDGE_REQUEST, REFINEMENT_REQUEST, REFLECTION_REQUEST
-from ..workflow.protocol import INSTRUCTION, delivery, fenced_blocks, last_solution, pending_tool_uses, visible
-from ..workflow.tools import MAX_OUTPUT_CHARACTERS, ToolRegistry, shorten
+from ..workflow.protocol import (
+    INSTRUCTION,
+    delivery,
+    fenced_blocks,
+    last_solution,
+    pending_tool_uses,
+    reply_answer,
+    visible,
+)
+from ..workflow.tools import MAX_OUTPUT_CHARACTERS, MAX_USES_PER_REPLY, ToolRegistry, shorten
 from .arithmetic import values_of
 from .values import canonical, variants
 
@@ -30,6 +38,9 @@ _MESSAGE_CHARACTERS = 400_000
 _ALL_CHARACTERS = 4_000_000
 _MOST_SPANS = 2000
 _VALUE_CHARACTERS = 200
+_INPUT_CHARACTERS = 20_000
+SCRIPT_CHARACTERS = 1_000_000
+"""Of the script's own text. What is beyond counts as holding whatever is looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +76,10 @@ class Prompts:
         """Numbers that follow from the arguments of a tool, in their canonical form."""
         self._messages: dict[str, tuple[Span, ...]] = {}
         self._looked_at = 0
+        self._question = canonical(question)
+        self._forms: list[list[str]] = []
+        self._seen: set[str] = set()
+        self._room = SCRIPT_CHARACTERS
         self.calls: list[list[tuple[Span, ...]]] = []
         for text in _FIXED:
             self._know(text, ("instruction", None))
@@ -75,7 +90,7 @@ class Prompts:
             for text in (call.text, call.text.strip(), *handed_on(call)):
                 self._know(text, ("reply", number))
             for expression, form in _computed(call.text):
-                if not _dictated(expression, question, self, number):
+                if not self.dictated(expression, number):
                     self._values.setdefault(form, ("tool", number))
             for program in programs:
                 if program.call == number:
@@ -90,6 +105,18 @@ class Prompts:
         """The calls whose replies stand in the prompt of a call."""
         spans = (span for message in self.calls[number] for span in message)
         return {span.call for span in spans if span.source == "reply" and span.call is not None}
+
+    def dictated(self, text: str, number: int) -> bool:
+        """Whether the script wrote this into the prompts up to that of a call, and the question does not hold it."""
+        form = canonical(text)
+        if form in self._question:
+            return False
+        while self._room > 0 and len(self._forms) <= number:
+            new = [text for text in self.script_texts(len(self._forms)) if text not in self._seen]
+            self._seen.update(new)
+            self._room -= sum(map(len, new))
+            self._forms.append([canonical(text) for text in new] if self._room > 0 else [])
+        return self._room <= 0 or any(form in written for forms in self._forms[: number + 1] for written in forms)
 
     def _know(self, text: str, mark: _Mark) -> None:
         if len(text) >= _RECOGNIZED_ANYWHERE:
@@ -186,39 +213,41 @@ def accept_programs(
     """Outputs of the programs (code, standard input, output) that an agent wrote, in the order they were run.
 
     A program is an agent's when a reply holds its code as a block or as an argument of a tool, the script did not
-    dictate that code in a prompt, and its standard input is empty or from the question, a reply, or such an output.
+    dictate that code in a prompt, and its standard input is empty, from the question, or all of a reply, of its answer,
+    of a block in it, or of such an output.
     """
     if not programs or not calls:
         return []
     authors: dict[str, int] = {}
+    inputs: dict[str, int] = {}
     for number, call in enumerate(calls):
-        for code in _code_in(call.text):
+        written = _code_in(call.text)
+        for code in written:
             authors.setdefault(code, number)
-    prompts = Prompts(question, calls)
+        answer = reply_answer(call.text, instructions(call)).value
+        for text in {*written, call.text, *handed_on(call), answer}:
+            if len(text) <= _INPUT_CHARACTERS:
+                inputs.setdefault(canonical(text), number)
+    prompts, asked = Prompts(question, calls), canonical(question)
     accepted: list[ProgramOutput] = []
     for code, stdin, output in programs:
         author = authors.get(code.strip())
-        source = _source_of(stdin, question, calls, accepted)
-        if author is not None and source is not None and not _dictated(code, question, prompts, author):
+        if author is None or len(stdin) > _INPUT_CHARACTERS:
+            continue
+        form = canonical(stdin)
+        # A part of a reply will not do: the one that chose it might have chosen the answer.
+        source = 0 if form.strip() == "" or form in asked else inputs.get(form)
+        if source is not None and not prompts.dictated(code, author):
             accepted.append(ProgramOutput(max(author, source), shorten(output.strip("\n"), KEPT_CHARACTERS)))
+            inputs.setdefault(canonical(accepted[-1].output), accepted[-1].call)
     return accepted
-
-
-def _source_of(stdin: str, question: str, calls: Sequence[Call], outputs: Sequence[ProgramOutput]) -> int | None:
-    """The call since which a standard input can be known without the script; None when the script made it."""
-    form = canonical(stdin)
-    if not form.strip() or form in canonical(question):
-        return 0
-    said = [(number, call.text) for number, call in enumerate(calls)]
-    said += [(program.call, program.output) for program in outputs]
-    return min((number for number, text in said if form in canonical(text)), default=None)
 
 
 def _computed(reply: str) -> Iterator[tuple[str, str]]:
     """The arguments with which a reply calls a tool, and what each comes to."""
     if "tool_call" not in reply:
         return
-    for use in pending_tool_uses(visible(reply)):
+    for use in pending_tool_uses(visible(reply))[:MAX_USES_PER_REPLY]:
         for argument in use.arguments.values():
             for value in values_of([argument]):
                 for form in variants(str(value)):
@@ -226,16 +255,10 @@ def _computed(reply: str) -> Iterator[tuple[str, str]]:
 
 
 def _code_in(reply: str) -> set[str]:
-    """Everything in a reply that a tool may run."""
+    """Everything in a reply that a tool may run; of many blocks the first, as a tool runs no more of them."""
     shown = visible(reply)
-    found = {block.inner.strip() for block in fenced_blocks(shown)} | {(last_solution(shown) or "").strip()}
-    for use in pending_tool_uses(shown):
+    blocks = fenced_blocks(shown)[:MAX_USES_PER_REPLY]
+    found = {block.inner.strip() for block in blocks} | {(last_solution(shown) or "").strip()}
+    for use in pending_tool_uses(shown)[:MAX_USES_PER_REPLY]:
         found |= {value.strip() for value in use.arguments.values() if isinstance(value, str)}
     return found - {""}
-
-
-def _dictated(code: str, question: str, prompts: Prompts, author: int) -> bool:
-    form = canonical(code)
-    if form in canonical(question):
-        return False
-    return any(form in canonical(text) for number in range(author + 1) for text in prompts.script_texts(number))
