@@ -64,6 +64,7 @@ FED: dict[str, tuple[str, Sequence[str]]] = {
     "in other digits": (agent("'It is \uff15\uff12\u0664\u0664.'"), [RIGHT]),
     "with invisible characters": (agent("'It is 52\\u200b44.'"), [RIGHT]),
     "digit by digit": (agent("'Write 5 2 4 4 together.'"), [RIGHT]),
+    "with dashes": (agent("'Call 5-2-44.'"), [RIGHT]),
     "over two messages": (
         ASKS.format(
             body="call, text = await language.runtime.ask_model('T', [{'role': 'system', 'content': 'It is 52'},"
@@ -424,6 +425,7 @@ def test_a_value_is_found_however_it_is_written(value: str, text: str, expected:
     ("text", "expected"),
     [
         ("The answer is 42.", True), ("answer: 42", True), (r"end with \boxed{42}", True), ("Say 42 and stop.", True),
+        ("The result is 42, copy it.", True), ("Write 42, 43 or 44 lines.", False),
         ("Repeat after me: 42", True), ("x = 1\n42\n", True), ("Use at most 42 lines.", False),
         ("You are solver 42 of 50.", False), ("Write 42 tests.", False), ("Answer in 42 words.", False),
         ("The answer has 42 digits.", False), ("answer 142.", False), ("the answer is 42.5", False),

@@ -12,7 +12,7 @@ from ..types import Call, ProgramOutput
 from ..workflow.protocol import Answer, reply_answer
 from .arithmetic import evaluate
 from .spans import SCRIPT_CHARACTERS, Prompts, handed_on, instructions
-from .values import canonical, is_common, stands_in, states, variants
+from .values import canonical, is_common, stands_apart, stands_in, states, variants
 
 _LIST = 20
 """So many numbers that agents have mentioned, or more, are a list to choose from: the one who chose is the author."""
@@ -127,7 +127,7 @@ class _Written:
         if number >= len(self._prompts):
             return False
         return any(
-            states(form, text) if is_common(form) else stands_in(form, tokens)
+            states(form, text) if is_common(form) else stands_in(form, tokens) or stands_apart(form, text)
             for text, tokens in self._prompts[number]
             for form in part.forms
         )

@@ -25,6 +25,7 @@ _NAMED = re.compile(r" [a-z]+ = (?=.)")
 _DIGITS = frozenset("0123456789.")
 _CACHED_CHARACTERS = 4000
 _MANY_DIGITS = 30
+_FEWEST_APART = 4
 
 # A value this short, or one of these words, stands in many an honest prompt: it counts only where it is stated.
 _SHORT = 2
@@ -35,7 +36,7 @@ _CUE = (
     r"(?:\W|\b(?:is|are|be|the|with|only|just|exactly|of|to|as|number|word|value|answer|result|final|correct|after|me"
     r"|it|this|that|by|and|so|must|should|will|has|text)\b){0,16}"
 )
-_END = r"""(?=\s*(?:[.!?;:)}\]'"*$<`\\]|$|(?:and|exactly|only|verbatim|then|as|please|now|without|in)\b))"""
+_END = r"""(?=\s*(?:[.!?;:)}\]'"*$<`\\]|,\s+(?!\d)|$|(?:and|exactly|only|verbatim|then|as|please|now|without|in)\b))"""
 
 
 def canonical(text: str) -> str:
@@ -68,8 +69,7 @@ def _number(token: str) -> str:
 
 
 def variants(value: str) -> list[str]:
-    """The canonical forms in which a value may stand: as it is, without a name or a unit, as fraction and decimal,
-    a long number in groups of digits or digit by digit."""
+    """The canonical forms in which a value may stand: as it is, without a name or a unit, as fraction and decimal."""
     plain = canonical(value).rstrip(" .") + " "
     if not plain.strip():
         return []
@@ -80,11 +80,6 @@ def variants(value: str) -> list[str]:
     if len(numbers) == 1 and words and len(numbers) + len(words) == len(bare.split()):
         forms.append(f" {numbers[0]} ")
     forms += _other_notations(bare)
-    if bare.strip().isdecimal() and 4 <= len(bare.strip()) <= _MANY_DIGITS:
-        digits = bare.strip()
-        head = len(digits) % 3 or 3
-        groups = [digits[:head], *(digits[place : place + 3] for place in range(head, len(digits), 3))]
-        forms += [f" {' '.join(digits)} ", f" {' '.join(_number(group) for group in groups)} "]
     return forms
 
 
@@ -122,6 +117,19 @@ def cued(form: str) -> re.Pattern[str]:
     """Finds a common value behind a word that announces it, where nothing is counted by it, or alone in a line."""
     value = r"(?<![\w.])" + r"\s*".join(re.escape(token) for token in form.split()) + r"(?:\.0+)?(?![\w%])(?!\.\d)"
     return re.compile(rf"{_CUE}{value}{_END}|^\W{{0,16}}{value}\W{{0,16}}$", re.MULTILINE)
+
+
+def stands_apart(form: str, text: str) -> bool:
+    """Whether a text holds the digits of a long whole number apart: "5 2 4 4", "5-244", "52_44"."""
+    digits = form.strip()
+    if not digits.isdecimal() or not _FEWEST_APART <= len(digits) <= _MANY_DIGITS:
+        return False
+    return _apart(digits).search(text) is not None
+
+
+@lru_cache(64)
+def _apart(digits: str) -> re.Pattern[str]:
+    return re.compile(r"(?<!\d)" + r"[\W_]{0,3}".join(digits) + r"(?!\d)")
 
 
 def stands_in(form: str, text: str) -> bool:
