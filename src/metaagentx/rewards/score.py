@@ -102,6 +102,10 @@ def _tool_turns(calls: Sequence[Call]) -> set[int]:
     return turns
 
 
+def _delivered(call: Call) -> str | None:
+    return delivery(call.text, instructions(call))
+
+
 class _Work:
     """Which well-formed messages of an execution take part in the work on its task."""
 
@@ -109,7 +113,15 @@ class _Work:
         self._question = question.strip()
         self._execution = execution
         self._prompts = Prompts(question, execution.calls, execution.programs)
-        read = [self._prompts.replies_in(number) for number in range(len(execution.calls))]
+        # A span is known as the first reply that says so; others may have said the same.
+        alike: dict[str, set[int]] = {}
+        for number, call in enumerate(execution.calls):
+            alike.setdefault(_delivered(call) or call.text, set()).add(number)
+        same = [alike[_delivered(call) or call.text] for call in execution.calls]
+        read = [
+            set().union(*(same[reply] for reply in self._prompts.replies_in(number)))
+            for number in range(len(execution.calls))
+        ]
         self._handed_on = set().union(*read)
         self._rested_on: set[int] = set()
         pending = [] if execution.answer_call is None else [execution.answer_call]
@@ -128,7 +140,7 @@ class _Work:
         if number == self._execution.answer_call:
             return True
         call = self._execution.calls[number]
-        delivered = delivery(call.text, instructions(call)) or ""
+        delivered = _delivered(call) or ""
         if verdict(delivered) is not None:
             dictated = False  # a critic's verdict is one of two words, and its instructions name them
         else:
