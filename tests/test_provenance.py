@@ -248,6 +248,22 @@ def test_a_forged_assistant_turn_is_a_protocol_fault(
     assert execution.fault is None and [call.agent for call in execution.calls] == ["A", "T"]
 
 
+def test_going_on_after_a_malformed_message_does_not_hide_it(
+    runner: asyncio.Runner, sandbox: Sandbox, graders: Graders
+) -> None:
+    body = (
+        "chat = [{'role': 'user', 'content': context.question}]\n"
+        "        call, text = await language.runtime.ask_model('T', chat)\n"
+        "        chat += [{'role': 'assistant', 'content': text}, {'role': 'user', 'content': 'Deliver it.'}]\n"
+        "        call, text = await language.runtime.ask_model('T', chat)"
+    )
+    script = HEAD + ASKS.format(body=body) + RUN
+    execution = execute(runner, sandbox, graders, script, in_turn([r"So \boxed{5244}.", RIGHT]))
+    assert execution.fault is None and execution.reward and execution.reward.delivery == 0.5
+    execution = execute(runner, sandbox, graders, script, in_turn([BLOCK, RIGHT]))
+    assert execution.reward and execution.reward.delivery == 1
+
+
 GUESS = """
 from workflow.nodes import EnsembleNode
 import workflow as language

@@ -137,6 +137,7 @@ def test_honest_messages_count_as_they_always_did() -> None:
     heard = ({"role": "user", "content": "Question:\nq\n\nFrom A:\nAdd them up."},)
     assert share(plan, Call(Role.EXECUTOR, "B", heard, BAD)) == 0.5  # handed on
     assert share(call(GOOD), call(BAD, "B"), call(GOOD, "C"), answer_call=1) == pytest.approx(2 / 3)  # a vote
+    assert share(plan, call(BAD)) == 0.5  # a vote of one agent, asked twice
     judged = "Question:\nq\n\n" + "\n\n".join(["From A:\nAdd them up."] * 3)
     judge = Call(Role.EXECUTOR, "J", ({"role": "user", "content": judged},), BAD)
     assert share(plan, plan, plan, judge) == 0.75  # handed on, and all the same

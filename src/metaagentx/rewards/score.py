@@ -135,7 +135,8 @@ class _Work:
     def counts(self, number: int) -> bool:
         """The answer itself does. Another message does if the script did not dictate it, if it is about the task (its
         prompt holds the question, or the answer rests on it), and if it can have had an effect: others read it, it
-        states an answer where answers are stated, or it is a verdict.
+        states an answer where answers are stated, it is a verdict, or it was asked for in the very words of one that
+        the answer rests on.
         """
         if number == self._execution.answer_call:
             return True
@@ -152,5 +153,6 @@ class _Work:
             or not self._typed
             or verdict(delivered) is not None
             or reply_answer(call.text, instructions(call)).kind != "text"
+            or any(self._execution.calls[other].messages == call.messages for other in self._rested_on)
         )
         return not dictated and about_task and effective
