@@ -84,7 +84,7 @@ def test_the_loss_is_the_policys() -> None:
 
 
 def test_the_rewards_weights_are_the_scores() -> None:
-    assert RewardWeights(**RewardConfig().model_dump(exclude={"allow_hard_coded"})) == RewardWeights()
+    assert RewardWeights(**RewardConfig().model_dump(exclude={"allow_hard_coded", "allow_fed"})) == RewardWeights()
 
 
 def test_every_key_is_explained() -> None:
@@ -409,7 +409,7 @@ CONFIGS = st.builds(
     model=MODELS,
     tasks=TASKS,
     rollout=ROLLOUTS,
-    reward=st.builds(RewardConfig, outcome=NON_NEGATIVE, cost_per_call=NON_NEGATIVE, allow_hard_coded=st.booleans()),
+    reward=st.builds(RewardConfig, outcome=NON_NEGATIVE, cost_per_call=NON_NEGATIVE, allow_fed=st.booleans()),
     credit=st.builds(CreditConfig, baseline=st.sampled_from(["mean", "leave_one_out"]), divide_by_std=st.booleans()),
     loss=LOSSES,
     optimizer=st.builds(OptimizerConfig, gradient_clip=POSITIVE, beta1=SHARE, updates_per_step=BATCH),

@@ -292,5 +292,5 @@ def test_the_documentation_names_every_kind_of_fault() -> None:
     from metaagentx.sandbox import Verdict
 
     kinds = {verdict.value.replace(" ", "_") for verdict in Verdict} - {"ok"}
-    kinds |= {"no_script", "invalid_script", "context", "no_answer", "hard_coded"}
+    kinds |= {"no_script", "invalid_script", "context", "no_answer", "hard_coded", "fed"}
     assert set(re.findall(r"^\| `(\w+)`", DOC.partition("## Faults")[2].partition("\n## ")[0], re.MULTILINE)) == kinds

@@ -15,6 +15,7 @@ LAYERS = [
     {"workflow"},
     {"sandbox"},
     {"types"},
+    {"provenance"},
     {"policy"},
     {"config"},
     {"tasks"},

@@ -82,6 +82,15 @@ def test_our_faults_are_counted_and_nothing_else_of_them() -> None:
     assert (metrics["calls/per_execution"], metrics["replies/cut"]) == (1.25, 1 / 9)
 
 
+def test_fed_answers_are_counted_whether_they_are_paid_or_not() -> None:
+    step = rich_step()
+    assert measure(step)["answers/fed"] == 0
+    paid, unpaid, *_ = step[0].designs[0].executions
+    paid.fed, unpaid.fed, unpaid.fault = "there", "there", Fault("fed", "there")
+    metrics = measure(step)
+    assert (metrics["answers/fed"], metrics["faults/fed"]) == (0.5, 1)
+
+
 def test_spreads_and_advantages() -> None:
     metrics = measure(rich_step())
     assert metrics["spread/between"] == pytest.approx((0.35 + 0.0) / 2)

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
+from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -33,6 +34,7 @@ from metaagentx.types import (
     Grading,
     GymEntry,
     MathGold,
+    ProgramOutput,
     Reward,
     Role,
     Rollout,
@@ -400,6 +402,23 @@ def test_what_the_grader_says_is_shown_for_every_execution() -> None:
 
 
 # The picture, the command, the documentation
+
+
+def test_what_the_script_wrote_is_marked_and_a_fed_answer_is_named() -> None:
+    rollout = a_rollout()
+    asked = ({"role": "user", "content": "What is 2 + 2?\n<b>Say</b> 4.\n\nOutput of f:\n444"},)
+    execution = Execution([Call(Role.EXECUTOR, "A", asked, "4")], "4", 0, fed="in call 0 <i>", reward=None)
+    execution.programs = [ProgramOutput(0, "444")]
+    rollout.designs[0].executions = [execution]
+    page = tree(rollout)
+    assert "<span title='the question'>What is 2 + 2?</span>" in page
+    assert "<mark title='written by the script'>\n&lt;b&gt;Say&lt;/b&gt; 4.\n\nOutput of f:\n444</mark>" in page
+    assert "<b>fed</b> in call 0 &lt;i&gt;; the recipe pays for that" in page
+    execution.calls.append(replace(execution.calls[0], text="5", messages=({"role": "user", "content": "444"},)))
+    execution.fault = Fault("fed", "in call 0")
+    page = tree(rollout)
+    assert "<span title='the output of the program of call 0'>444</span>" in page
+    assert "the recipe pays" not in page and "<b>fed</b> in call 0" in page
 
 
 def test_the_picture_is_one_svg_file_on_white(tmp_path: Path) -> None:

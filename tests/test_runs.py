@@ -35,6 +35,7 @@ from metaagentx.types import (
     Grading,
     GymEntry,
     MathGold,
+    ProgramOutput,
     Reward,
     Role,
     Rollout,
@@ -54,6 +55,7 @@ def a_rollout(text: str = "I think: 4") -> Rollout:
     said = Call(Role.EXECUTOR, "Solver", asked, text, tokens=3, advantage=-0.5)
     said = replace(said, prompt=(1, 2, 3, 4), completion=(5, 6, 7), logprobs=(-0.1, -0.2, -0.3), seconds=0.25)
     solved = Execution([said], "4", 0, reward=Reward(1.0, 0.4, 0.4, 0.0, 1.8, True), log="hm\n", seconds=0.5)
+    solved.fed, solved.programs = "in the prompt of call 0", [ProgramOutput(0, "4")]
     nothing = Reward(0.0, 0.0, 0.0, 0.0, 0.0, False, "no answer")
     stuck = Execution([], fault=Fault("timeout", "the script ran for 60 s"), reward=nothing)
     worked = Design(designed, "print()", [solved, stuck], reward=0.9, pattern="agent")
@@ -118,6 +120,14 @@ def test_what_was_written_is_read_back(directory: Path) -> None:
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\S+ two steps\n", (directory / "log.txt").read_text())
     with pytest.raises(MetaAgentXError, match="no rollouts of step 1 were written"):
         reader.rollouts(1)
+
+
+def test_rollouts_of_versions_that_did_not_know_who_wrote_what_are_read() -> None:
+    data = json.loads(json.dumps(rollout_to_json(a_rollout())))
+    for execution in data["designs"][0]["executions"]:
+        del execution["fed"], execution["programs"]
+    solved, stuck = rollout_from_json(data).designs[0].executions
+    assert (solved.fed, solved.programs, stuck.fed) == (None, [], None) and solved.answer == "4"
 
 
 def test_rollouts_have_counts_and_no_tokens(directory: Path) -> None:
@@ -206,6 +216,8 @@ executions = st.builds(
     answer_call=st.none() | st.integers(0, 9),
     fault=faults,
     reward=rewards,
+    fed=st.none() | anything,
+    programs=st.lists(st.builds(ProgramOutput, call=st.integers(0, 9), output=anything), max_size=2),
     log=anything,
     seconds=scores,
 )

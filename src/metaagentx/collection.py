@@ -152,7 +152,8 @@ def _settings(config: Config, lesson: Lesson, teacher: Teacher) -> dict[str, obj
         "batch": lesson.batch,
         "recipe": {"seed": config.seed, "tasks.train": config.tasks.train, "tasks.held_out": config.tasks.held_out},
         "rollout": config.rollout.model_dump(include=_SETTLED),
-        "reward": {"allow_hard_coded": config.reward.allow_hard_coded},
+        "reward": {"allow_hard_coded": config.reward.allow_hard_coded}
+        | ({"allow_fed": True} if config.reward.allow_fed else {}),
     }
 
 

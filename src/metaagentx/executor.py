@@ -1,7 +1,9 @@
 """Script to Execution: the script runs in the sandbox, its agents' calls go to the Executor, its answer is checked.
 
 The answer leaves the sandbox as a typed value that names the call it came from. The host keeps every call and believes
-only what it can check: an answer that is not what that call wrote has no author, and that is a fault.
+only what it can check: an answer that is not what that call wrote has no author, and one that the script wrote into a
+prompt before any agent had said it is the script's. Both are faults. A message in the name of the assistant must be an
+earlier reply, word for word.
 """
 
 import asyncio
@@ -10,13 +12,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .calls import Messages, Speaker, TooLong, Unanswered, seed_of
-from .sandbox import JSON, BudgetExceeded, Infra, Limits, Result, Sandbox, SandboxUnavailable, Verdict
-from .types import Call, Execution, Fault, Task
+from .provenance import accept_programs, find_fed, instructions
+from .sandbox import (
+    JSON,
+    BudgetExceeded,
+    Infra,
+    Limits,
+    ProtocolViolation,
+    Result,
+    Sandbox,
+    SandboxUnavailable,
+    Verdict,
+)
+from .types import Call, Execution, Fault, ProgramOutput, Task
 from .workflow.protocol import delivery, parse_answer, reply_answer
 from .workflow.validate import MAX_CALLS
 
 _ASKS_PER_CALL = 4
 _LOG_CHARACTERS = 10_000
+_ENDS: dict[str, type[Exception]] = {"infra": Infra, "protocol": ProtocolViolation}
+"""How the fault of a call ends the run; any other is a budget."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +88,14 @@ async def run_script(  # noqa: PLR0913  what an execution is made of
 async def _run_once(script: str, task: Task, sandbox: Sandbox, limits: ExecutionLimits, asks: "_Asks") -> Execution:
     try:
         result = await sandbox.run(
-            script, inputs={"question": task.question}, limits=limits.sandbox(), on_ask=asks.answer
+            script,
+            inputs={"question": task.question},
+            limits=limits.sandbox(),
+            on_ask=asks.answer,
+            on_program=asks.keep_program,
         )
         await asks.settle()
-        return _judge(result, asks)
+        return _judge(result, asks, task.question)
     except SandboxUnavailable as error:
         return Execution(asks.calls(), fault=Fault("infra", str(error)))
     finally:
@@ -93,7 +112,8 @@ class _Asks:
         self._path = path
         self._asked = 0
         self._tokens = 0
-        self._sampling: set[asyncio.Task[Call | Fault]] = set()
+        self._sampling: dict[int, asyncio.Task[Call | Fault]] = {}
+        self._programs: list[tuple[str, str, str]] = []
 
     async def answer(self, body: JSON) -> JSON:
         """The reply to one ask of the script."""
@@ -107,17 +127,21 @@ class _Asks:
         # What was begun is finished, even if the script ends meanwhile: which calls a tree has must not depend on
         # who was faster.
         sampling = asyncio.create_task(self._sample(number, *asked))
-        self._sampling.add(sampling)
+        self._sampling[number] = sampling
         reply = await asyncio.shield(sampling)
         if isinstance(reply, Fault):
-            raise Infra(reply.message) if reply.infra else BudgetExceeded(reply.message)
+            raise _ENDS.get(reply.kind, BudgetExceeded)(reply.message)
         if self._tokens > self._limits.tokens:
             raise BudgetExceeded(self._too_many_tokens().message)
         return {"text": reply.text, "call": number}
 
     async def _sample(self, number: int, agent: str, messages: Messages) -> Call | Fault:
+        if not await self._repeats_replies(number, messages):
+            reply: Call | Fault = Fault("protocol", "an assistant turn that is no earlier reply of this execution")
+            self.replies[number] = reply
+            return reply
         try:
-            reply: Call | Fault = await self._speaker.call(agent, messages, seed_of(*self._path, number), self.calls())
+            reply = await self._speaker.call(agent, messages, seed_of(*self._path, number), self.calls())
         except TooLong as error:
             reply = Fault("budget", str(error))
         except Unanswered as error:
@@ -126,13 +150,34 @@ class _Asks:
         self._tokens += 0 if isinstance(reply, Fault) else reply.tokens
         return reply
 
+    async def _repeats_replies(self, number: int, messages: Messages) -> bool:
+        """Whether every assistant turn is an earlier reply, word for word."""
+        turns = {message["content"] for message in messages if message["role"] == "assistant"}
+        if turns <= self._texts_before(number):
+            return True
+        # An honest script knows a reply only when it has come. Whether a guess is right must not depend on time.
+        await asyncio.gather(*(sampling for earlier, sampling in self._sampling.items() if earlier < number))
+        return turns <= self._texts_before(number)
+
+    def _texts_before(self, number: int) -> set[str]:
+        replies = self.replies.items()
+        return {reply.text for earlier, reply in replies if earlier < number and not isinstance(reply, Fault)}
+
+    def keep_program(self, code: str, stdin: str, output: str) -> None:
+        """Remember a program that was run for the script."""
+        self._programs.append((code, stdin, output))
+
+    def agent_programs(self, question: str) -> list[ProgramOutput]:
+        """Outputs of those programs that agents wrote."""
+        return accept_programs(question, self.calls(), self._programs)
+
     async def settle(self) -> None:
         """Wait for what was begun."""
-        await asyncio.gather(*self._sampling)
+        await asyncio.gather(*self._sampling.values())
 
     def cancel(self) -> None:
         """Stop what was begun."""
-        for sampling in self._sampling:
+        for sampling in self._sampling.values():
             sampling.cancel()
 
     def calls(self) -> list[Call]:
@@ -175,7 +220,7 @@ def _read_ask(body: JSON) -> tuple[str, Messages] | None:
     return agent, tuple(chat)
 
 
-def _judge(result: Result, asks: _Asks) -> Execution:
+def _judge(result: Result, asks: _Asks, question: str) -> Execution:
     execution = Execution(asks.calls(), log=result.stdout[:_LOG_CHARACTERS])
     if failed := asks.first_fault():
         before, execution.fault = failed
@@ -185,14 +230,20 @@ def _judge(result: Result, asks: _Asks) -> Execution:
     elif result.answer is None:
         execution.fault = Fault("no_answer", "the script ended without an answer: no workflow was run to its end")
     else:
-        _take_answer(execution, result.answer if isinstance(result.answer, dict) else {"value": result.answer})
+        execution.programs = asks.agent_programs(question)
+        _take_answer(
+            execution, result.answer if isinstance(result.answer, dict) else {"value": result.answer}, question
+        )
     return execution
 
 
-def _take_answer(execution: Execution, answer: dict[str, JSON]) -> None:
+def _take_answer(execution: Execution, answer: dict[str, JSON], question: str) -> None:
     number = answer.get("call")
     if type(number) is int and 0 <= number < len(execution.calls) and _wrote(execution.calls[number], answer):
         execution.answer, execution.answer_call = _stated(execution.calls[number]), number
+        execution.fed = find_fed(question, execution.calls, execution.programs, number)
+        if execution.fed is not None:
+            execution.fault = Fault("fed", execution.fed)
     else:
         execution.answer = _in_words(answer)
         execution.fault = Fault("hard_coded", "the answer is not what an agent replied: the script made it itself")
@@ -207,15 +258,11 @@ def _in_words(answer: dict[str, JSON]) -> str:
 
 
 def _wrote(call: Call, answer: dict[str, JSON]) -> bool:
-    stated = reply_answer(call.text, _instructions(call))
+    stated = reply_answer(call.text, instructions(call))
     return (stated.kind, stated.value) == (answer.get("kind"), answer.get("value"))
 
 
 def _stated(call: Call) -> str:
     """The part of a reply that states its answer: the delivery, or all of it."""
-    delivered = delivery(call.text, _instructions(call))
+    delivered = delivery(call.text, instructions(call))
     return call.text if delivered is None or parse_answer(delivered).kind == "text" else delivered
-
-
-def _instructions(call: Call) -> str:
-    return "\n".join(message["content"] for message in call.messages if message["role"] == "system")

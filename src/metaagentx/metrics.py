@@ -106,6 +106,7 @@ def _faults(
         **{f"faults/{kind}": float(count) for kind, count in counts.items()},
         "faults/designs": _mean(design.fault is not None for design in designs),
         "faults/executions": _mean(execution.fault is not None for execution in executions),
+        "answers/fed": _mean(execution.fed is not None for execution in executions),
     }
 
 

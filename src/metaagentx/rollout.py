@@ -37,6 +37,8 @@ class RolloutOptions:
     """Grade as for an evaluation: all tests, all or nothing."""
     allow_hard_coded: bool = False
     """Pay for answers that no agent wrote."""
+    allow_fed: bool = False
+    """Pay for answers that the script wrote into a prompt before any agent had said them."""
     manual: bool = False
     """The Designer reads the language's manual: for a teacher that has not learnt it."""
 
@@ -102,7 +104,8 @@ async def execute(
 
 
 async def _reward(execution: Execution, task: Task, resources: Resources, options: RolloutOptions) -> None:
-    if options.allow_hard_coded and execution.fault is not None and execution.fault.kind == "hard_coded":
+    allowed = {"hard_coded": options.allow_hard_coded, "fed": options.allow_fed}
+    if execution.fault is not None and allowed.get(execution.fault.kind, False):
         execution.fault = None
     grade = None
     for attempt in range(options.retries + 1) if execution.fault is None else ():

@@ -27,6 +27,7 @@ def rollout_options(config: Config) -> RolloutOptions:
         ),
         retries=wanted.retries,
         allow_hard_coded=reward.allow_hard_coded,
+        allow_fed=reward.allow_fed,
     )
 
 

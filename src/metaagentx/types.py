@@ -166,6 +166,16 @@ class Call:
     seconds: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class ProgramOutput:
+    """What a program printed that an agent wrote: no text of the script's."""
+
+    call: int
+    """Which of the execution's calls wrote the code, or the input if that came later."""
+    output: str
+    """Standard output, then standard error; the beginning and the end where it is long."""
+
+
 @dataclass(slots=True)
 class Execution:
     """One run of a design's script."""
@@ -177,6 +187,10 @@ class Execution:
     """Which of `calls` the answer came from; None when none did."""
     fault: Fault | None = None
     reward: Reward | None = None
+    fed: str | None = None
+    """Where the script wrote the answer into a prompt before any agent had said it. Kept also when a recipe pays."""
+    programs: list[ProgramOutput] = field(default_factory=list)
+    """Outputs of the programs that agents wrote, in the order they were run."""
     log: str = ""
     """What the script printed. It earns nothing."""
     seconds: float = 0.0

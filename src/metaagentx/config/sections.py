@@ -130,6 +130,8 @@ class RewardConfig(Section):
     """Taken off for each 1000 tokens that the model writes in an execution."""
     allow_hard_coded: bool = False
     """Accept an answer that no call of the Executor produced."""
+    allow_fed: bool = False
+    """Accept an answer that the script wrote into a prompt before any agent had said it."""
 
 
 class CreditConfig(Section):

@@ -213,6 +213,8 @@ class _Work:
             "limits": asdict(self._rollout.limits),
             "allow_hard_coded": self._rollout.allow_hard_coded,
             "manual": self._rollout.manual,
+            # Only where it is set: an evaluation that an earlier version began can be resumed.
+            **({"allow_fed": True} if self._rollout.allow_fed else {}),
         }
 
 

@@ -1,6 +1,7 @@
 """Example trees: of one task each design with its script, its executions and what was said, as HTML.
 
-Everything here was written by a model or by a task's author: it is escaped, and cut where it is long.
+Everything here was written by a model or by a task's author: it is escaped, and cut where it is long. In what an agent
+reads, the parts that the script wrote are marked, and every part says where it is from.
 """
 
 import json
@@ -9,6 +10,7 @@ from pathlib import Path
 from statistics import pstdev
 
 from ..errors import MetaAgentXError
+from ..provenance import Prompts, Span
 from ..runs import Run
 from ..types import (
     JSON,
@@ -31,6 +33,12 @@ from .svg import escape, number
 LONGEST_TEXT = 3000
 LONGEST_NAME = 80
 MOST_CALLS = 12
+_SOURCES = {
+    "question": "the question",
+    "reply": "the reply of call {}",
+    "tool": "the output of the program of call {}",
+    "instruction": "a text of the workflow language",
+}
 
 
 def examples(run: Run) -> list[str]:
@@ -67,7 +75,7 @@ def tree(rollout: Rollout) -> str:
     source = short_names([task.source])[task.source]
     best = max(rollout.designs, key=lambda design: -1e9 if design.reward is None else design.reward)
     numbered = enumerate(rollout.designs, start=1)
-    designs = "".join(_design(design, place, is_open=design is best) for place, design in numbered)
+    designs = "".join(_design(design, place, task.question, is_open=design is best) for place, design in numbered)
     wanted = f"<p class='expected'>expected <code>{escape(_cut(expected(task), 300))}</code></p>"
     question = f"<div class='question'><span class='tag'>{_name(source)}</span>{_text(task.question)}{wanted}</div>"
     return f"<div class='tree'>{question}<ol class='designs'>{designs}</ol></div>"
@@ -101,7 +109,7 @@ def _plain(value: JSON) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _design(design: Design, place: int, is_open: bool) -> str:
+def _design(design: Design, place: int, question: str, is_open: bool) -> str:
     runs = design.executions
     solved = sum(execution.reward is not None and execution.reward.solved for execution in runs)
     head = [
@@ -116,14 +124,14 @@ def _design(design: Design, place: int, is_open: bool) -> str:
     if design.script is not None:
         opened = " open" if is_open else ""
         source.insert(0, f"<details{opened}><summary>script</summary>{_text(design.script)}</details>")
-    executions = "".join(_execution(execution, number) for number, execution in enumerate(runs, start=1))
+    executions = "".join(_execution(execution, number, question) for number, execution in enumerate(runs, start=1))
     return (
         f"<li class='design'><div class='head'>{''.join(head)}</div>{_fault(design.fault)}<div class='sides'>"
         f"<ol class='executions'>{executions}</ol><div>{''.join(source)}</div></div></li>"
     )
 
 
-def _execution(execution: Execution, place: int) -> str:
+def _execution(execution: Execution, place: int, question: str) -> str:
     reward, calls = execution.reward, execution.calls
     solved = reward is not None and reward.solved
     answer = "no answer" if execution.answer is None else _cut(" ".join(execution.answer.split()), 120)
@@ -135,12 +143,13 @@ def _execution(execution: Execution, place: int) -> str:
         f"<span class='why'>grader: {escape(_cut(_verdict(execution), 300))}</span>",
     ]
     about = f"{len(calls)} call{'s' * (len(calls) != 1)}, {sum(call.tokens for call in calls)} tokens"
-    inside = "".join(_call(call) for call in calls[:MOST_CALLS])
+    prompts = Prompts(question, calls[:MOST_CALLS], execution.programs).calls
+    inside = "".join(_call(call, spans) for call, spans in zip(calls, prompts, strict=False))
     if len(calls) > MOST_CALLS:
         inside += f"<p class='missing'>{len(calls) - MOST_CALLS} more calls are not shown.</p>"
     title = f"<summary title='execution {place}: {about}'><span class='head'>{''.join(head)}</span></summary>"
     said = f"<p class='why'>Execution {place}: {about}</p>{inside}"
-    return f"<li><details>{title}{said}</details>{_fault(execution.fault)}</li>"
+    return f"<li><details>{title}{said}</details>{_fed(execution)}{_fault(execution.fault)}</li>"
 
 
 def _verdict(execution: Execution) -> str:
@@ -151,15 +160,41 @@ def _verdict(execution: Execution) -> str:
     return reward.reason or ("accepts the answer" if reward.solved else "does not accept the answer")
 
 
-def _call(call: Call) -> str:
+def _fed(execution: Execution) -> str:
+    """Of an answer that the script fed and that was paid all the same; otherwise the fault says it."""
+    if execution.fed is None or execution.fault is not None:
+        return ""
+    return f"<p class='fault'><b>fed</b> {escape(_cut(execution.fed, 500))}; the recipe pays for that</p>"
+
+
+def _call(call: Call, spans: Sequence[Sequence[Span]]) -> str:
     cut = ", cut off at the limit" if call.finish == "length" else ""
-    return f"<div class='call'><p><b>{_name(call.agent)}</b> {call.tokens} tokens{cut}</p>{_conversation(call)}</div>"
+    said = _conversation(call, [_marked(message) for message in spans])
+    return f"<div class='call'><p><b>{_name(call.agent)}</b> {call.tokens} tokens{cut}</p>{said}</div>"
 
 
-def _conversation(call: Call) -> str:
-    said: Sequence[tuple[str, str]] = [(m.get("role", ""), m.get("content", "")) for m in call.messages]
-    asked = "".join(f"<p class='who'>{_name(role)}</p>{_text(content)}" for role, content in said)
+def _conversation(call: Call, shown: Sequence[str] | None = None) -> str:
+    """What was said, each message of the prompt as `shown`, or as its text."""
+    texts = [_text(message.get("content", "")) for message in call.messages] if shown is None else shown
+    roles = [message.get("role", "") for message in call.messages]
+    asked = "".join(f"<p class='who'>{_name(role)}</p>{text}" for role, text in zip(roles, texts, strict=True))
     return f"{asked}<p class='who'>reply</p><div class='reply'>{_text(call.text)}</div>"
+
+
+def _marked(spans: Sequence[Span]) -> str:
+    """A message with the source of each of its parts."""
+    parts, room = [], LONGEST_TEXT
+    for span in spans:
+        if room <= 0:
+            break
+        text, room = escape(span.text[:room]), room - len(span.text)
+        if span.source == "script":
+            parts.append(f"<mark title='written by the script'>{text}</mark>")
+        else:
+            parts.append(f"<span title='{_SOURCES[span.source].format(span.call)}'>{text}</span>")
+    left = sum(len(span.text) for span in spans) - LONGEST_TEXT
+    note = f"<p class='missing'>{left:,} more characters are not shown.</p>" if left > 0 else ""
+    return f"<pre>{''.join(parts)}</pre>{note}"
 
 
 def _fault(fault: Fault | None) -> str:

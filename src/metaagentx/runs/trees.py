@@ -25,6 +25,7 @@ from ..types import (
     Grading,
     GymEntry,
     MathGold,
+    ProgramOutput,
     Reward,
     Role,
     Rollout,
@@ -85,6 +86,8 @@ def _execution(execution: Execution) -> JSON:
         "answer_call": execution.answer_call,
         "fault": _plain(execution.fault),
         "reward": _plain(execution.reward),
+        "fed": execution.fed,
+        "programs": [{"call": program.call, "output": program.output} for program in execution.programs],
         "log": execution.log,
         "seconds": execution.seconds,
     }
@@ -165,12 +168,17 @@ def _read_design(design: "_Object") -> Design:
 
 def _read_execution(execution: "_Object") -> Execution:
     answered = execution.get("answer_call") is not None
+    # Runs of earlier versions have neither of these.
+    fed = execution.text_or_none("fed") if "fed" in execution.fields else None
+    programs = execution.children("programs", "a program") if "programs" in execution.fields else []
     return Execution(
         calls=[_read_call(call) for call in execution.children("calls", "a call")],
         answer=execution.text_or_none("answer"),
         answer_call=execution.whole("answer_call") if answered else None,
         fault=_read_fault(execution),
         reward=None if execution.get("reward") is None else _read_reward(execution.child("reward", "a reward")),
+        fed=fed,
+        programs=[ProgramOutput(program.whole("call"), program.text("output")) for program in programs],
         log=execution.text("log"),
         seconds=execution.number("seconds"),
     )

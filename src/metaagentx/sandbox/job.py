@@ -13,7 +13,7 @@ _SUBRUN_OUTPUT_BYTES = 64 << 10
 _BUSY_FACTOR = 10
 
 ProgramHook = Callable[[str, str, str], None]
-"""Hears of a program that has ended: its source, its standard input, and what it printed."""
+"""Hears of a program that has ended: its source, its standard input, and what it printed, errors last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +84,10 @@ class Programs:
             asks=0,
         )
         result = await self._run(Job(code, {}, stdin, limits))
+        reply = self._reply(result)
         if self._on_program is not None:
-            self._on_program(code, stdin, result.stdout)
-        return self._reply(result)
+            self._on_program(code, stdin, "\n".join(filter(None, (result.stdout.rstrip(), result.stderr.rstrip()))))
+        return reply
 
     def _reply(self, result: Result) -> JSON:
         if result.verdict is Verdict.INFRA:
