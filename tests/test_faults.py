@@ -9,16 +9,17 @@ from dataclasses import replace
 
 import pytest
 
+from metaagentx.calls import Speaker
 from metaagentx.credit import CreditOptions, assign_credit
 from metaagentx.errors import MetaAgentXError
-from metaagentx.executor import ExecutionLimits
+from metaagentx.executor import ExecutionLimits, run_script
 from metaagentx.metrics import measure
 from metaagentx.policy import BackendError
 from metaagentx.rewards.errors import GraderUnavailable
 from metaagentx.rewards.graders import Graders
 from metaagentx.rollout import Resources, RolloutOptions, grow
 from metaagentx.sandbox import Sandbox, SandboxUnavailable
-from metaagentx.types import Fault, Grade, Rollout, Task
+from metaagentx.types import Fault, Grade, Role, Rollout, Task
 from tests.growing import (
     COMPUTE,
     HEAD,
@@ -293,7 +294,7 @@ PROGRAMS = (
     [
         (SLEEPS, "wall", "it slept for more than 0.25 s in all"),
         (CHATS, "wall", "it slept for more than 0.25 s in all"),
-        (PROGRAMS, "budget", "its programs slept for more than 0.25 s in all"),
+        (PROGRAMS, "budget", "it and its programs slept for more than 0.25 s in all"),
     ],
     ids=["sleeps", "sleeps between calls", "runs programs that sleep"],
 )
@@ -320,7 +321,7 @@ def test_all_tries_of_an_execution_share_one_deadline(runner: asyncio.Runner, gr
         async with Slow(max_runs=8, warm=0) as slow:
             await grow([TASK], resources(Actor(design(SINGLE)), Actor(RIGHT), slow, graders), options, ("test",))
 
-    with pytest.raises(MetaAgentXError, match="1 infra faults and no result: not done after 1 s"):
+    with pytest.raises(MetaAgentXError, match="1 infra faults and no result: no fork server within"):
         runner.run(attempt())
 
 
@@ -346,3 +347,42 @@ def test_a_call_that_hangs_is_asked_again(runner: asyncio.Runner, sandbox: Sandb
     shared = with_speakers(hanging_now_and_then(sandbox, graders), seconds=0.5, retries=3)
     trees = runner.run(grow([TASK], shared, IMPATIENT, ("test",)))
     assert check_infra(trees) == 0
+
+
+TALKS = HEAD + "workflow.add_node(AgentNode('Solver', 'Solve.'))\nwhile True:\n    workflow.run(question)\n"
+
+
+def test_a_script_that_makes_too_many_calls_for_its_time_is_at_fault_itself(
+    runner: asyncio.Runner, sandbox: Sandbox, graders: Graders
+) -> None:
+    """Each call is answered in good time. A backend that took a quarter of the time for one of them would be."""
+
+    async def a_while(count: int) -> None:
+        await asyncio.sleep(0.1)
+
+    options = RolloutOptions(1, 2, ExecutionLimits(calls=1000, seconds=2.0))
+    shared = resources(Actor(design(TALKS)), Actor(RIGHT, a_while), sandbox, graders)
+    trees = runner.run(grow([TASK], shared, options, ("t",)))
+    for execution in executions_of(trees):
+        assert execution.fault is not None and execution.fault.kind == "wall", execution.fault
+        assert execution.reward is not None and execution.reward.total == 0
+
+
+@pytest.mark.parametrize(
+    "roles", [["assistant"], ["user", "user"], ["user", "system"], ["system"], ["user", "assistant"], ["tool"]]
+)
+def test_a_conversation_out_of_order_ends_its_script_and_not_the_run(
+    roles: list[str], runner: asyncio.Runner, sandbox: Sandbox, graders: Graders
+) -> None:
+    """Chat templates raise on such an order: that must not reach one."""
+    messages = [{"role": role, "content": "x"} for role in roles]
+    script = HEAD + (
+        "import door\n"
+        f"reply = door.ask({{'kind': 'model', 'agent': 'A', 'messages': {messages!r}}})\n"
+        "raise SystemExit(reply['error'])\nworkflow.add_node(AgentNode('Solver', 'Solve.'))" + RUN
+    )
+    execution = runner.run(
+        run_script(script, TASK, Speaker(Role.EXECUTOR, Actor(RIGHT), 100), sandbox, ExecutionLimits(), ("t",))
+    )
+    assert execution.fault is not None and execution.fault.kind == "script_error"
+    assert "user and assistant in turn" in execution.fault.message and execution.calls == []

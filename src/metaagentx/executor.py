@@ -30,6 +30,10 @@ from .workflow.validate import MAX_CALLS
 
 _ASKS_PER_CALL = 4
 _LOG_CHARACTERS = 10_000
+_EVIDENCE_SHARE = 0.25
+"""Of its time: a call that took this long is evidence that the backend made an execution late."""
+_GRACE_SECONDS = 90.0
+"""For the sandbox to end what it runs, which it does by itself, or to find that memory is short."""
 _ENDS: dict[str, type[Exception]] = {"infra": Infra, "protocol": ProtocolViolation}
 """How the fault of a call ends the run; any other is a budget."""
 
@@ -42,15 +46,19 @@ class ExecutionLimits:
     tokens: int = 32768
     """Written by the model in all. Looked at when a reply has come."""
     seconds: float = 600.0
-    """In all, waiting and every try included. Being later than that is the machinery's fault: of this time a script and
-    its programs may sleep away a quarter each, and their processor time has a limit of its own."""
+    """In all, waiting and every try included. A script that is late is at fault itself, unless the host has evidence of
+    its own that the machinery took a quarter of this time: one call that long, or a machine too busy to run it."""
     cpu_seconds: float = 10.0
-    """Of the script and the programs it runs."""
+    """Of the script, and as much again of the programs it runs."""
 
-    def sandbox(self) -> Limits:
-        """The part the sandbox sees to."""
-        asks = max(256, _ASKS_PER_CALL * self.calls)
-        return Limits(cpu_seconds=self.cpu_seconds, asks=asks, idle_seconds=self.seconds / 4)
+    def sandbox(self, seconds: float) -> Limits:
+        """The part the sandbox sees to, for a run that has this much time left."""
+        return Limits(
+            cpu_seconds=self.cpu_seconds,
+            asks=max(256, _ASKS_PER_CALL * self.calls),
+            idle_seconds=self.seconds / 4,
+            total_seconds=seconds,
+        )
 
 
 async def run_script(  # noqa: PLR0913  what an execution is made of
@@ -66,38 +74,38 @@ async def run_script(  # noqa: PLR0913  what an execution is made of
     """One execution of a script. `path` is its place in the run, from which its calls have their seeds.
 
     The script is run again, so many times at most, when the sandbox failed. A call that failed has been tried again by
-    its speaker, and what is late stays late.
+    its speaker, and what is late stays late. It ends `_GRACE_SECONDS` after its limit, whatever breaks.
     """
     started = time.perf_counter()
-    asks = _Asks(speaker, limits, path)
-    try:
-        async with asyncio.timeout(limits.seconds):
-            execution = await _run_once(script, task, sandbox, limits, asks)
-            for _ in range(retries):
-                if execution.fault is None or not execution.fault.infra or asks.first_fault() is not None:
-                    break
-                asks = _Asks(speaker, limits, path)
-                execution = await _run_once(script, task, sandbox, limits, asks)
-    except TimeoutError:
-        fault = Fault("infra", f"not done after {limits.seconds:g} s, with {len(asks.replies)} calls answered")
-        execution = Execution(asks.calls(), fault=fault)
+    deadline = started + limits.seconds
+    for _ in range(retries + 1):
+        asks = _Asks(speaker, limits, path)
+        execution = await _run_once(script, task, sandbox, asks, deadline)
+        failed = execution.fault is not None and execution.fault.infra and asks.first_fault() is None
+        if not failed or time.perf_counter() >= deadline:
+            break
     execution.seconds = time.perf_counter() - started
     return execution
 
 
-async def _run_once(script: str, task: Task, sandbox: Sandbox, limits: ExecutionLimits, asks: "_Asks") -> Execution:
+async def _run_once(script: str, task: Task, sandbox: Sandbox, asks: "_Asks", deadline: float) -> Execution:
+    limits = asks.limits
     try:
-        result = await sandbox.run(
-            script,
-            inputs={"question": task.question},
-            limits=limits.sandbox(),
-            on_ask=asks.answer,
-            on_program=asks.keep_program,
-        )
-        await asks.settle()
-        return _judge(result, asks, task.question)
+        async with asyncio.timeout(deadline + _GRACE_SECONDS - time.perf_counter()):
+            result = await sandbox.run(
+                script,
+                inputs={"question": task.question},
+                limits=limits.sandbox(deadline - time.perf_counter()),
+                on_ask=asks.answer,
+                on_program=asks.keep_program,
+            )
+            late = await asks.settle(deadline)
+        return _judge(result, asks, task.question, late)
     except SandboxUnavailable as error:
         return Execution(asks.calls(), fault=Fault("infra", str(error)))
+    except TimeoutError:
+        waited = limits.seconds + _GRACE_SECONDS
+        return Execution(asks.calls(), fault=Fault("infra", f"the sandbox did not end a run within {waited:g} s"))
     finally:
         asks.cancel()
 
@@ -108,30 +116,35 @@ class _Asks:
     def __init__(self, speaker: Speaker, limits: ExecutionLimits, path: Sequence[object]) -> None:
         self.replies: dict[int, Call | Fault] = {}
         self._speaker = speaker
-        self._limits = limits
+        self.limits = limits
         self._path = path
         self._asked = 0
         self._tokens = 0
         self._sampling: dict[int, asyncio.Task[Call | Fault]] = {}
+        self._begun: dict[int, float] = {}
         self._programs: list[tuple[str, str, str]] = []
 
     async def answer(self, body: JSON) -> JSON:
         """The reply to one ask of the script."""
         asked = _read_ask(body)
         if asked is None:
-            return {"error": "a model call has an agent and messages, each with a role and a content"}
-        if self._asked >= self._limits.calls:
-            raise BudgetExceeded(f"more than {self._limits.calls} model calls")
+            return {
+                "error": "a model call has an agent and messages, each with a role and a content: a system message or "
+                "none, then user and assistant in turn, the user last"
+            }
+        if self._asked >= self.limits.calls:
+            raise BudgetExceeded(f"more than {self.limits.calls} model calls")
         number = self._asked
         self._asked += 1
         # What was begun is finished, even if the script ends meanwhile: which calls a tree has must not depend on
         # who was faster.
         sampling = asyncio.create_task(self._sample(number, *asked))
         self._sampling[number] = sampling
+        self._begun[number] = time.perf_counter()
         reply = await asyncio.shield(sampling)
         if isinstance(reply, Fault):
             raise _ENDS.get(reply.kind, BudgetExceeded)(reply.message)
-        if self._tokens > self._limits.tokens:
+        if self._tokens > self.limits.tokens:
             raise BudgetExceeded(self._too_many_tokens().message)
         return {"text": reply.text, "call": number}
 
@@ -171,9 +184,16 @@ class _Asks:
         """Outputs of those programs that agents wrote."""
         return accept_programs(question, self.calls(), self._programs)
 
-    async def settle(self) -> None:
-        """Wait for what was begun."""
-        await asyncio.gather(*self._sampling.values())
+    async def settle(self, deadline: float) -> Fault | None:
+        """Wait for what was begun. A fault when the time is up before it has come."""
+        if self._sampling:
+            await asyncio.wait(self._sampling.values(), timeout=max(0.0, deadline - time.perf_counter()))
+        waiting = [number for number, sampling in self._sampling.items() if not sampling.done()]
+        if not waiting:
+            return None
+        longest = time.perf_counter() - min(self._begun[number] for number in waiting)
+        kind = "infra" if longest >= _EVIDENCE_SHARE * self.limits.seconds else "wall"
+        return Fault(kind, f"not done after {self.limits.seconds:g} s, with {len(self.replies)} calls answered")
 
     def cancel(self) -> None:
         """Stop what was begun."""
@@ -195,12 +215,12 @@ class _Asks:
             if isinstance(reply, Fault):
                 return number, reply
             tokens += reply.tokens
-            if tokens > self._limits.tokens:
+            if tokens > self.limits.tokens:
                 return number + 1, self._too_many_tokens()
         return None
 
     def _too_many_tokens(self) -> Fault:
-        return Fault("budget", f"more than {self._limits.tokens} tokens")
+        return Fault("budget", f"more than {self.limits.tokens} tokens")
 
 
 def _read_ask(body: JSON) -> tuple[str, Messages] | None:
@@ -214,17 +234,25 @@ def _read_ask(body: JSON) -> tuple[str, Messages] | None:
         if not isinstance(message, dict):
             return None
         role, content = message.get("role"), message.get("content")
-        if role not in ("system", "user", "assistant") or not isinstance(content, str):
+        if not isinstance(role, str) or not isinstance(content, str):
             return None
-        chat.append({"role": str(role), "content": content})
-    return agent, tuple(chat)
+        chat.append({"role": role, "content": content})
+    return (agent, tuple(chat)) if _in_turn([message["role"] for message in chat]) else None
 
 
-def _judge(result: Result, asks: _Asks, question: str) -> Execution:
+def _in_turn(roles: list[str]) -> bool:
+    """Whether a conversation has the order that every chat template takes: a script must not be able to upset one."""
+    turns = roles[1:] if roles[0] == "system" else roles
+    return len(turns) % 2 == 1 and turns[::2] == ["user"] * len(turns[::2]) and set(turns[1::2]) <= {"assistant"}
+
+
+def _judge(result: Result, asks: _Asks, question: str, late: Fault | None) -> Execution:
     execution = Execution(asks.calls(), log=result.stdout[:_LOG_CHARACTERS])
     if failed := asks.first_fault():
         before, execution.fault = failed
         del execution.calls[before:]
+    elif late is not None:
+        execution.fault = late
     elif result.verdict is not Verdict.OK:
         execution.fault = Fault(result.verdict.value.replace(" ", "_"), result.detail)
     elif result.answer is None:

@@ -1,6 +1,7 @@
 """Chat: the model's own template, and conversations that go on without a token being encoded anew."""
 
 import random
+import time
 
 import pytest
 
@@ -141,3 +142,12 @@ def test_no_template_and_a_conversation_that_it_refuses_are_told() -> None:
         drifting(ALTERNATING).encode_chat([{"role": "system", "content": "Add."}])
     with pytest.raises(MetaAgentXError, match="there is no role narrator"):
         chat_tokenizer().encode_chat([{"role": "narrator", "content": "Add."}])
+
+
+def test_no_text_makes_a_continuation_slow() -> None:
+    """The mark between two turns was once lengthened until no message held it, a million times where one held all."""
+    tokenizer = drifting(PLAIN_TEXT)
+    hostile = [{"role": "user", "content": "0" * 200_000 + "mark"}]
+    started = time.process_time()
+    tokenizer.encode_continuation(tokenizer.encode_chat(ASK), hostile)
+    assert time.process_time() - started < 20

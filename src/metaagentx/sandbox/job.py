@@ -73,7 +73,7 @@ class Programs:
             raise BudgetExceeded(f"its programs used all of its {self._limits.cpu_seconds:g} s of processor time")
         idle_left = self._limits.idle_seconds - self._usage.idle_seconds - self._usage.script_idle_seconds
         if idle_left <= 0:
-            raise BudgetExceeded(f"it and its programs slept for more than {self._limits.idle_seconds:g} s in all")
+            raise self._slept_too_long()
         seconds = float(min(max(seconds, 0.1), self._limits.wall_seconds))  # an integer may be too large for a float
         limits = replace(
             self._limits,
@@ -85,9 +85,14 @@ class Programs:
         )
         result = await self._run(Job(code, {}, stdin, limits))
         reply = self._reply(result)
+        if result.verdict is Verdict.WALL and idle_left < seconds:
+            raise self._slept_too_long()
         if self._on_program is not None:
             self._on_program(code, stdin, "\n".join(filter(None, (result.stdout.rstrip(), result.stderr.rstrip()))))
         return reply
+
+    def _slept_too_long(self) -> BudgetExceeded:
+        return BudgetExceeded(f"it and its programs slept for more than {self._limits.idle_seconds:g} s in all")
 
     def _reply(self, result: Result) -> JSON:
         if result.verdict is Verdict.INFRA:

@@ -6,6 +6,7 @@ would change tokens wherever the model wrote a text in other pieces than the tok
 alters earlier turns, as Qwen3's does with their thinking: training would then see tokens that nobody sampled.
 """
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -62,9 +63,9 @@ class ChatTokenizer:
 
     def _after_turn(self, new_messages: Messages) -> list[int]:
         """What the template writes between the last word of an assistant and the first of its next turn."""
-        mark = "0mark"
-        while any(mark in message["content"] for message in new_messages):
-            mark = f"0{mark}"
+        # Made from the messages themselves, so that none of them can hold it, whoever wrote them.
+        contents = "\0".join(message["content"] for message in new_messages)
+        mark = f"turn {hashlib.sha256(contents.encode()).hexdigest()}"
         text = self._render([{"role": "user", "content": "."}, {"role": "assistant", "content": mark}, *new_messages])
         _, found, following = text.partition(mark)
         if not found:
