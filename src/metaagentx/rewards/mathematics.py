@@ -64,9 +64,11 @@ def grade_request(request: Mapping[str, JSON]) -> tuple[float, bool, str]:
     answer, gold = request["answer"], request["gold"]
     assert isinstance(answer, str) and isinstance(gold, dict)
     answers, tolerances, unit = gold["answers"], gold["tolerances"], gold["unit"]
-    assert isinstance(answers, list) and isinstance(tolerances, list)
+    assert isinstance(answers, list) and isinstance(tolerances, list) and isinstance(unit, str)
+    texts = tuple(text for text in answers if isinstance(text, str))
     numbers = tuple(float(item) for item in tolerances if isinstance(item, int | float))
-    reason = judge(answer, MathGold(tuple(map(str, answers)), numbers, str(unit)))
+    assert len(texts) == len(answers) and len(numbers) == len(tolerances)
+    reason = judge(answer, MathGold(texts, numbers, unit))
     return float(not reason), not reason, reason
 
 

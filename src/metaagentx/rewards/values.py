@@ -108,8 +108,7 @@ def _plain(expression: Expr) -> Expr:
     calls = {call: Symbol(str(call)) for call in expression.atoms(AppliedUndef)}
     units = {symbol: I for symbol in expression.free_symbols if str(symbol) == "i"}
     replacements = calls | units
-    result = expression.xreplace(replacements) if replacements else expression
-    assert isinstance(result, Expr)
+    result: Expr = expression.xreplace(replacements) if replacements else expression
     return result
 
 
