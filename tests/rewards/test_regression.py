@@ -12,7 +12,7 @@ from benchmarks.regression_math import different, math_golds, rewrite
 from metaagentx.rewards.code import CodeGrader
 from metaagentx.rewards.pool import GraderPool
 
-EVERY = {"written by hand": 1, "GSM8K": 6, "OlympiadBench examples": 1}
+EVERY = {"written by hand": 2, "GSM8K": 10, "OlympiadBench examples": 2}
 TOWER = "10^{10^{10^{10}}}"  # each answer to it costs a worker its whole time
 
 
