@@ -1,7 +1,7 @@
 """The one tree that flows through everything: a Task gets Designs, a Design gets Executions, an Execution makes Calls.
 
 `rollout` grows the tree, `rewards` score it, `credit` writes advantages on it, `trainer` flattens it, `runs` writes it
-down, the viewer draws it. Plain data: nothing here computes.
+down, the viewer draws it. Plain data: nothing here computes, but what a grader needs has its shape checked.
 """
 
 from dataclasses import dataclass, field
@@ -9,6 +9,17 @@ from enum import StrEnum
 from typing import Literal, TypeAlias
 
 JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
+
+
+def _check_shape(owner: object, name: str, kind: type | tuple[type, ...], items: type | tuple[type, ...] = ()) -> None:
+    """Raise TypeError for a field of another type: a text where a tuple belongs would be graded letter by letter."""
+    value = getattr(owner, name)
+    expected = kind.__name__ if isinstance(kind, type) else " or ".join(each.__name__ for each in kind)
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise TypeError(f"{type(owner).__name__}.{name}: expected {expected}, got {type(value).__name__} {value!r:.60}")
+    for item in value if items and isinstance(value, tuple) else ():
+        if not isinstance(item, items) or isinstance(item, bool):
+            raise TypeError(f"{type(owner).__name__}.{name}: invalid item {item!r:.60}, a {type(item).__name__}")
 
 
 class Role(StrEnum):
@@ -28,6 +39,11 @@ class MathGold:
     """Absolute, as the task states them, one for all answers or one for each. None stated: none granted."""
     unit: str = ""
 
+    def __post_init__(self) -> None:
+        _check_shape(self, "answers", tuple, str)
+        _check_shape(self, "tolerances", tuple, (int, float))
+        _check_shape(self, "unit", str)
+
 
 @dataclass(frozen=True, slots=True)
 class StdinTest:
@@ -35,6 +51,10 @@ class StdinTest:
 
     input: str
     output: str
+
+    def __post_init__(self) -> None:
+        _check_shape(self, "input", str)
+        _check_shape(self, "output", str)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +64,18 @@ class FunctionTest:
     arguments: tuple[JSON, ...]
     expected: JSON
 
+    def __post_init__(self) -> None:
+        _check_shape(self, "arguments", tuple)
+
 
 @dataclass(frozen=True, slots=True)
 class AssertTest:
     """Python source that calls the solution's functions and asserts; it runs apart from the solution."""
 
     source: str
+
+    def __post_init__(self) -> None:
+        _check_shape(self, "source", str)
 
 
 CodeTest: TypeAlias = StdinTest | FunctionTest | AssertTest
@@ -71,6 +97,12 @@ class CodeTests:
     special_judge: bool = False
     """More than one output is right, which a comparison cannot see: leave such tasks out of training."""
 
+    def __post_init__(self) -> None:
+        _check_shape(self, "tests", tuple, (StdinTest, FunctionTest, AssertTest))
+        _check_shape(self, "entry_point", str)
+        _check_shape(self, "prompt", str)
+        _check_shape(self, "cpu_seconds", (int, float))
+
 
 @dataclass(frozen=True, slots=True)
 class GymEntry:
@@ -79,6 +111,11 @@ class GymEntry:
     generator: str
     config: dict[str, JSON]
     entry: dict[str, JSON]
+
+    def __post_init__(self) -> None:
+        _check_shape(self, "generator", str)
+        _check_shape(self, "config", dict)
+        _check_shape(self, "entry", dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +126,9 @@ class CustomGrader:
     data: JSON
     file: str = field(default="", repr=False, compare=False)
     """The file that the task is from: the module is looked for beside it first. A task is the same wherever it is."""
+
+    def __post_init__(self) -> None:
+        _check_shape(self, "function", str)
 
 
 Grading: TypeAlias = MathGold | CodeTests | GymEntry | CustomGrader

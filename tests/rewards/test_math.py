@@ -190,3 +190,18 @@ def test_equal_answers_get_equal_grades(runner: asyncio.Runner, pool: GraderPool
     pairs = list(generated(8)) * 2
     accepted = runner.run(grade_pairs(pool, pairs))
     assert accepted[: len(pairs) // 2] == accepted[len(pairs) // 2 :]
+
+
+@pytest.mark.parametrize(
+    "gold",
+    [r"\pm 1, \pm 7", "3:4:5", r"42^{\prime}", r"x\le 2 \text{ or } x\ge 3", r"(\pm 1,\pm 2)", r"\pm a \pm b \pm c",
+     r"\text{The set of all } x", "3 1/2 cups, or so", r"k\pi, k\in\mathbb{Z}", "a=b=c", r"30^\circ 15'", "]0,1["],
+)  # fmt: skip
+def test_equal_text_always_matches(runner: asyncio.Runner, pool: GraderPool, gold: str) -> None:
+    assert grade(runner, pool, rf"\boxed{{{gold}}}", gold).solved
+    assert grade(runner, pool, rf"\boxed{{ {gold} }}", rf"${gold}$").solved
+
+
+def test_signs_of_several_golds_keep_their_tolerances(runner: asyncio.Runner, pool: GraderPool) -> None:
+    assert grade(runner, pool, r"\boxed{1.05, -1, 7.4, -7}", r"\pm 1", r"\pm 7", tolerances=(0.1, 0.5)).solved
+    assert not grade(runner, pool, r"\boxed{1.4, -1, 7, -7}", r"\pm 1", r"\pm 7", tolerances=(0.1, 0.5)).solved

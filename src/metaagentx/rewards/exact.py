@@ -15,6 +15,7 @@ _TIMES = r"\s*(?:\\times|\\cdot|\*|x)\s*"
 _TEN = re.compile(rf"([-+]?\s*(?:{_DECIMAL}))(?:{_TIMES}10\s*\^\s*\{{?\s*([-+]?\d{{1,3}})\s*\}}?|[eE]([-+]?\d{{1,3}}))")
 _REPEATING = re.compile(r"([-+]?)\s*(\d*)\.(\d*)\\(?:overline|bar|dot)\{?(\d+)\}?")
 _THOUSANDS = re.compile(r"[-+]?\s*\d{1,3}(?:,\d{3})+(?:\.\d+)?")
+_SPACED_THOUSANDS = re.compile(r"[-+]?\s*\d{1,3}(?: \d{3})+(?:\.\d+)?")
 _BASED = re.compile(r"([-+]?[0-9A-Za-z]+|[-+]?\(?[0-9A-Z]+\)?)\s*_\s*\{?\s*(\d{1,2})\s*\}?")
 MAX_DIGITS = 1000
 
@@ -25,6 +26,8 @@ def number(text: str) -> Fraction | None:
         return None
     if _THOUSANDS.fullmatch(text):
         text = text.replace(",", "")
+    elif _SPACED_THOUSANDS.fullmatch(text):
+        text = text.replace(" ", "")
     if match := _PLAIN.fullmatch(text):
         return _signed(match[1], Fraction(match[2]))
     if match := _FRACTION.fullmatch(text):

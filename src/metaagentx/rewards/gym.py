@@ -20,6 +20,7 @@ from typing import Any
 from ..tasks.gym_library import import_reasoning_gym
 from ..types import JSON
 from ..workflow.protocol import reply_answer
+from .outcome import BrokenGrader
 
 MAX_ANSWER = 20_000
 REFUSED = {
@@ -83,16 +84,28 @@ def grade_request(request: Mapping[str, JSON]) -> tuple[float, bool, str]:
     assert isinstance(entry, dict)
     if _NO_NUMBER.search(answer) and not _NO_NUMBER.search(str(entry.get("answer"))):
         return 0.0, False, "nan, inf and their like are no answers"
-    if generator == "puzzle24" and not _uses_the_numbers(answer, entry):
-        return 0.0, False, "it does not use the given numbers, each once"
-    if generator == "number_sorting" and _numbers(answer) != _numbers(str(entry["answer"])):
-        return 0.0, False, "these are not the given numbers in order"
-    dataset = _dataset(generator, json.dumps(task["config"], sort_keys=True))
-    if generator in _TUPLES:
-        entry = entry | {"metadata": _as_tuples(entry["metadata"])}
+    try:
+        if generator == "puzzle24" and not _uses_the_numbers(answer, entry):
+            return 0.0, False, "it does not use the given numbers, each once"
+        if generator == "number_sorting" and _numbers(answer) != _numbers(str(entry["answer"])):
+            return 0.0, False, "these are not the given numbers in order"
+        dataset = _dataset(generator, json.dumps(task["config"], sort_keys=True))
+        if generator in _TUPLES:
+            entry = entry | {"metadata": _as_tuples(entry["metadata"])}
+    except Exception as error:  # no scorer has seen the answer yet: the task is at fault
+        raise BrokenGrader(f"a task of {generator} cannot be graded: {type(error).__name__}: {error}") from error
+    return _score(dataset, generator, answer, entry)
+
+
+def _score(dataset: Any, generator: str, answer: str, entry: dict[str, JSON]) -> tuple[float, bool, str]:
     try:
         _Watch.scoring = True
         score = float(dataset.score_answer(answer, entry))
+    except (MemoryError, RecursionError):
+        raise
+    except Exception as error:  # noqa: BLE001 - scorers raise anything, assertions too, on garbage
+        reason = f"{generator} could not score it ({type(error).__name__}: {error})"
+        return 0.0, False, reason[:500].encode("ascii", "replace").decode()
     finally:
         _Watch.scoring = False
     solved = score >= 1 - 1e-9
@@ -101,7 +114,9 @@ def grade_request(request: Mapping[str, JSON]) -> tuple[float, bool, str]:
 
 
 def _uses_the_numbers(answer: str, entry: Mapping[str, Any]) -> bool:
-    return sorted(map(int, re.findall(r"\d+", answer))) == sorted(entry["metadata"]["numbers"])
+    # As text: an answer may have a number of more digits than Python converts.
+    used = sorted(number.lstrip("0") or "0" for number in re.findall(r"\d+", answer))
+    return used == sorted(map(str, entry["metadata"]["numbers"]))
 
 
 def _numbers(text: str) -> list[float]:

@@ -20,8 +20,8 @@ _SAME = {
     r"\leqslant": r"\le", r"\geqslant": r"\ge", r"\lt": "<", r"\gt": ">", r"\lbrace": r"\{", r"\rbrace": r"\}",
     r"\lbrack": "[", r"\rbrack": "]", r"\degree": r"^\circ", r"\degrees": r"^\circ", r"\lvert": "|", r"\rvert": "|",
     r"\vert": "|", r"\dbinom": r"\binom", r"\tbinom": r"\binom", r"\varnothing": r"\emptyset", r"\ast": "*",
-    r"\lor": ",", r"\vee": ",", r"\dots": r"\ldots", r"\simeq": r"\approx", r"\doteq": "=", r"\coloneqq": "=",
-    r"\prime": "'", r"\land": r"\wedge", r"\smallsetminus": r"\setminus", r"\backslash": r"\setminus",
+    r"\lor": "∨", r"\vee": "∨", r"\dots": r"\ldots", r"\simeq": r"\approx", r"\doteq": "=", r"\coloneqq": "=",
+    r"\prime": "'", r"\colon": ":", r"\land": r"\wedge", r"\smallsetminus": r"\setminus", r"\backslash": r"\setminus",
 }  # fmt: skip
 _NOTHING = {
     r"\left", r"\right", r"\big", r"\Big", r"\bigg", r"\Bigg", r"\bigl", r"\bigr", r"\Bigl", r"\Bigr", r"\displaystyle",
@@ -36,18 +36,24 @@ _FONT = re.compile(
     r"\\(?:mathbf|boldsymbol|bm|mathit|mathsf|mathcal|mathbb|mathfrak|bold|textstyle|emph|underline)\{([^{}]*)\}"
 )
 _TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|textsf|mathrm|mbox|hbox|operatorname\*?)\s*\{([^{}]*)\}")
-_CONNECTIVE = re.compile(r"(?<![a-zA-Z])(?:,\s*)?(?:and|or)(?![a-zA-Z])")
+_CONNECTIVE = re.compile(r"(?<![a-zA-Z\\])(?:,\s*)?(and|or)(?![a-zA-Z])")
 _SUBSCRIPT = re.compile(r"_\{\s*([A-Za-z0-9]+)\s*\}")
-_THOUSANDS_SPACE = re.compile(r"(?<=\d)(?:\\,|\{,\}|\\!,|,\\!|\\ )(?=\d{3}(?!\d))")
+_THOUSANDS_SPACE = re.compile(r"(?<=\d)(?:\\,|\{,\}|\\ |\s*\\!\s*,\s*|\s*,\s*\\!\s*)(?=\d{3}(?!\d))")
+_BODY = r"((?:[^\[\](){},;]|\([^()]*\)|\{(?:[^{}]|\{[^{}]*\})*\})+)"
+_BRACKETED_PAIR = re.compile(rf"((?:^|\\cup|\\in|[,;=∨])\s*)([\[\]]){_BODY}([,;]){_BODY}([\[\]])")
 _FRACTION = re.compile(r"\\frac\s*(\{|[0-9a-zA-Z])\s*")
 _ARGUMENT = re.compile(r"\s*([0-9a-zA-Z])")
 _SQRT = re.compile(r"\\sqrt\s*(\d|[a-zA-Z])(?![a-zA-Z])")
 _NUMBER_SETS = re.compile(r"\\mathbb\s*\{?\s*([RZNQC])\s*\}?")
-OPENING, CLOSING = "([{⟨", ")]}⟩"
+SEPARATORS = frozenset({",", ";", "∨", "∧"})
+"""Between the items of a list. `∨` stands for "or", `∧` for "and": they also join inequalities."""
 
 
 def clean(text: str) -> str:
-    """One way of writing a text: without sizes, fonts, dollars and spacing. Braces `\\{` become `⦃`, `⦄`."""
+    """One way of writing a text: without sizes, fonts, dollars and spacing.
+
+    Braces `\\{` become `⦃`, `⦄`; the words or and and become `∨`, `∧`; `]0,1[` becomes `(0,1)`.
+    """
     text = _UNICODE_RE.sub(lambda match: _UNICODE[match[0]], text)
     text = text.replace(r"\$", "").replace("$", "").replace("\\\n", "\n")
     text = _MATH_MODE.sub(" ", _ROW_SPACING.sub(r"\\\\ ", text))
@@ -60,12 +66,18 @@ def clean(text: str) -> str:
     text = _unbox(text)
     text = _TEXT.sub(_plain_words, text)
     text = re.sub(r"\^\s*\{\s*\\circ\s*\}|\^\s*\\circ", r"^\\circ", text)
-    text = re.sub(r"\^\s*\{\s*('+)\s*\}", r"\1", text)
+    text = re.sub(r"\^\s*(?:\{\s*('[\s']*)\}|('+))", lambda match: (match[1] or match[2]).replace(" ", ""), text)
     text = _SQRT.sub(r"\\sqrt{\1}", text)
     text = _full_fractions(text)
     text = _SUBSCRIPT.sub(lambda match: f"_{match[1]}" if len(match[1]) == 1 else f"_{{{match[1]}}}", text)
-    text = re.sub(r"\s+", " ", text).strip()
+    text = _BRACKETED_PAIR.sub(_round_brackets, re.sub(r"\s+", " ", text).strip())
     return _without_stop(text)
+
+
+def _round_brackets(match: re.Match[str]) -> str:
+    """An interval with outward brackets, `]0,1[`, written with round ones."""
+    before, opening, low, comma, high, end = match.groups()
+    return f"{before}{'[' if opening == '[' else '('}{low}{comma}{high}{']' if end == ']' else ')'}"
 
 
 def _without_stop(text: str) -> str:
@@ -76,9 +88,13 @@ def _without_stop(text: str) -> str:
 
 
 def _plain_words(match: re.Match[str]) -> str:
-    """The content of a text command: connectives become commas, single tokens and numbers lose the wrapper."""
+    """The content of a text command: connectives become signs, single tokens and numbers lose the wrapper."""
     content = match[1].strip()
-    if content in ("and", "or", ",", ", and", ", or", "&", ";"):
+    if content.lower() in ("or", ", or"):
+        return "∨"
+    if content.lower() in ("and", ", and", "&"):
+        return "∧"
+    if content in (",", ";"):
         return ","
     before = match.string[: match.start()].rstrip()
     wrapped_number = re.fullmatch(r"\(?[-+]?[\d.,/ ]+\)?", content)
@@ -172,17 +188,20 @@ class Items:
     items: tuple[str, ...]
 
 
-_COMMAS = frozenset({",", ";"})
+def connect(text: str) -> str:
+    """With the bare words or and and as signs, unless the text is a sentence."""
+    if "\\text" in text:
+        return text
+    return _CONNECTIVE.sub(lambda match: "∨" if match[1] == "or" else "∧", text)
 
 
 def items(text: str) -> Items | None:
     """The elements of a list, set, tuple or interval; None for a single thing."""
-    connected = _CONNECTIVE.sub(",", text) if "\\text" not in text else text
-    parts = split(connected, _COMMAS)
+    parts = split(connect(text), SEPARATORS)
     if len(parts) > 1:
         return Items("", "", tuple(part for part in parts if part))
     if len(text) > 1 and text[0] in "([⦃⟨" and text[-1] in ")]⦄⟩" and _wraps(text):
-        inner = split(text[1:-1], _COMMAS)
+        inner = split(text[1:-1], SEPARATORS)
         if len(inner) > 1 or text[0] == "⦃":
             return Items(text[0], text[-1], tuple(part for part in inner if part))
     return None
@@ -209,6 +228,22 @@ def sides(text: str) -> list[str]:
     """The parts of an equation chain; one part when there is no equals sign."""
     parts = split(re.sub(r"(?<![<>!])=+", "=", text), frozenset({"=", r"\approx"}))
     return parts[1:] if len(parts) > 1 and not parts[0] else parts
+
+
+_RELATIONS = frozenset({"<", ">", r"\le", r"\ge", r"\ne"})
+
+
+def relations(text: str) -> tuple[list[str], list[str]]:
+    r"""The terms of a chain of inequalities and the signs between them: `0<x\le 1` has three terms and two signs."""
+    terms, signs, level = [""], [], 0
+    for token in _TOKEN.findall(text):
+        level += (token in "([{⦃⟨") - (token in ")]}⦄⟩")
+        if level == 0 and token in _RELATIONS:
+            signs.append(token)
+            terms.append("")
+        else:
+            terms[-1] += token
+    return [term.strip() for term in terms], signs
 
 
 _MATRIX = re.compile(r"\\begin\{([pbB]?matrix|smallmatrix|array)\}(?:\{[^{}]*\})?([\s\S]*)\\end\{\1\}")

@@ -35,6 +35,11 @@ _CONSTANT_WORDS = re.compile(
     r"\\(?:pi|frac|sqrt|cdot|times|infty|text\{[^{}]*\}|log|ln|sin|cos|tan|exp|binom|pm|mp|circ|%)|e(?![a-z])"
 )
 _MEMBER = re.compile(r"[a-zA-Z](?:_\w)?\s*\\in(?![a-z])")
+_REGION = re.compile(r"[<>]|\\(?:le|ge|ne|cup|setminus)(?![a-zA-Z])")
+_NO_SOLUTION = re.compile(r"(?:thereisno|thereareno|no)(?:real)?solutions?(?:exists?)?")
+# A prime behind a number makes it minutes or feet; behind a letter it is part of a name.
+_PRIMED_NUMBER = re.compile(r"(?<![_\d.a-zA-Z{])\d[\d.]*\s*'|^(?:[^a-zA-Z']|\\[a-zA-Z]+)+'")
+_TIME_PART = re.compile(r"0\d(?!\d)")
 NONE = Fraction(0)
 
 
@@ -59,15 +64,17 @@ def grade_request(request: Mapping[str, JSON]) -> tuple[float, bool, str]:
     answer, gold = request["answer"], request["gold"]
     assert isinstance(answer, str) and isinstance(gold, dict)
     answers, tolerances, unit = gold["answers"], gold["tolerances"], gold["unit"]
-    assert isinstance(answers, list) and isinstance(tolerances, list)
+    assert isinstance(answers, list) and isinstance(tolerances, list) and isinstance(unit, str)
+    texts = tuple(text for text in answers if isinstance(text, str))
     numbers = tuple(float(item) for item in tolerances if isinstance(item, int | float))
-    reason = judge(answer, MathGold(tuple(map(str, answers)), numbers, str(unit)))
+    assert len(texts) == len(answers) and len(numbers) == len(tolerances)
+    reason = judge(answer, MathGold(texts, numbers, unit))
     return float(not reason), not reason, reason
 
 
 def judge(answer: str, gold: MathGold) -> str:
     """Why the content of a box is not the gold; nothing when it is."""
-    wanted = _gold_items(gold)
+    golds = [latex.clean(text) for text in gold.answers]
     given = latex.clean(answer)
     if not given:
         return "the box is empty"
@@ -75,15 +82,23 @@ def judge(answer: str, gold: MathGold) -> str:
         given, other_unit = _without_unit(given, gold.unit)
         if other_unit:
             return other_unit
-    if len(wanted) == 1 and latex.squeeze(wanted[0]) == latex.squeeze(given):
+    whole = ", ".join(golds)
+    if latex.squeeze(whole) == latex.squeeze(given):
         return ""
-    whole = ", ".join(wanted)
-    if found := _refuse(given, whole):
-        return found
+    if refusal := _refuse(given, whole):
+        return refusal
+    return "" if _same_answers(golds, given, gold) else f"{answer.strip()[:200]} is not {whole[:200]}"
+
+
+def _same_answers(golds: list[str], given: str, gold: MathGold) -> bool:
+    if len(golds) == 1 and (same := _same_region(golds[0], given)) is not None:
+        return same
+    wanted = _gold_items(golds)
     tolerances = _tolerances(gold, len(wanted))
-    single = len(wanted) == 1
-    same = _same(wanted[0], given, tolerances[0]) if single else _same_list(wanted, given, tolerances)
-    return "" if same else f"{answer.strip()[:200]} is not {whole[:200]}"
+    if len(wanted) == 1:
+        return _same(wanted[0], given, tolerances[0])
+    expanded = [(sign, tolerance) for text, tolerance in zip(wanted, tolerances, strict=True) for sign in _signs(text)]
+    return _same_list([text for text, _ in expanded], given, [tolerance for _, tolerance in expanded])
 
 
 def _refuse(given: str, wanted: str) -> str:
@@ -92,17 +107,16 @@ def _refuse(given: str, wanted: str) -> str:
     unfinished = _UNFINISHED.search(given)
     if unfinished and not _UNFINISHED.search(wanted):
         return f"{unfinished[0]} is left to be worked out"
-    if len(latex.split(given, frozenset({",", ";"}))) > MAX_ITEMS:
+    if len(latex.split(given, latex.SEPARATORS)) > MAX_ITEMS:
         return f"more than {MAX_ITEMS} items"
     return ""
 
 
-def _gold_items(gold: MathGold) -> list[str]:
-    texts = [latex.clean(text) for text in gold.answers]
-    if len(texts) != 1 or exact.thousands(texts[0]):
-        return texts
-    found = latex.items(texts[0])
-    return list(found.items) if found and not found.opening else texts
+def _gold_items(golds: list[str]) -> list[str]:
+    if len(golds) != 1 or exact.thousands(golds[0]):
+        return golds
+    found = latex.items(golds[0])
+    return list(found.items) if found and not found.opening else golds
 
 
 def _tolerances(gold: MathGold, count: int) -> list[Fraction]:
@@ -123,11 +137,11 @@ def _without_unit(given: str, unit: str) -> tuple[str, str]:
 
 def _same_list(wanted: list[str], given: str, tolerances: list[Fraction]) -> bool:
     """Several answers in any order; those in round brackets look like a tuple and must keep the order."""
-    found = latex.items(given)
+    found = _items(given)
     if found and found.opening == "(" and len(found.items) == len(wanted):
         return all(map(_same, wanted, found.items, tolerances))
     if found and found.opening in ("", "⦃"):
-        parts = [part for item in found.items for part in _signs(item)]
+        parts = list(found.items)
         return _matched(wanted, parts, lambda i, item: _same(wanted[i], item, tolerances[i]))
     name, *rest = latex.sides(given)
     if len(rest) == 1 and _is_name(name):
@@ -136,11 +150,23 @@ def _same_list(wanted: list[str], given: str, tolerances: list[Fraction]) -> boo
 
 
 def _signs(text: str) -> list[str]:
-    if r"\pm" not in text and r"\mp" not in text:
+    r"""The values that `\pm` stands for. Several in one value are independent, `\mp` is the opposite of `\pm`.
+
+    Several in one tuple may be meant either way: the text is left as it is.
+    """
+    count = text.count(r"\pm")
+    if count == 0 and r"\mp" in text:
+        return _signs(text.replace(r"\mp", r"\pm"))
+    if count == 0 or count > 2:
         return [text]
-    upper = text.replace(r"\pm", "+").replace(r"\mp", "-")
-    lower = text.replace(r"\pm", "-").replace(r"\mp", "+")
-    return [upper.removeprefix("+").strip(), lower.removeprefix("+").strip()]
+    if count == 1:
+        upper = text.replace(r"\pm", "+").replace(r"\mp", "-")
+        lower = text.replace(r"\pm", "-").replace(r"\mp", "+")
+        return [upper.removeprefix("+").strip(), lower.removeprefix("+").strip()]
+    if r"\mp" in text or latex.items(text):
+        return [text]
+    halves = [text.replace(r"\pm", sign, 1) for sign in "+-"]
+    return [signed for half in halves for signed in _signs(half.removeprefix("+").strip())]
 
 
 def _matched(wanted: list[str], given: list[str], same: Callable[[int, str], bool]) -> bool:
@@ -181,8 +207,53 @@ def _same(gold: str, given: str, tolerance: Fraction = NONE) -> bool:
     if len(gold_sides) > 1 or len(given_sides) > 1:
         return _same_chain(gold_sides, given_sides, tolerance)
     gold, given = _MEMBER.sub("", gold).strip(), _MEMBER.sub("", given).strip()
+    if _is_empty_set(gold) or _is_empty_set(given):
+        return _is_empty_set(gold) and _is_empty_set(given)
+    for same in (_same_region(gold, given), _same_ratio(gold, given, tolerance)):
+        if same is not None:
+            return same
     structured = _same_structure(gold, given, tolerance)
     return _same_quantity(gold, given, tolerance) if structured is None else structured
+
+
+def _is_empty_set(text: str) -> bool:
+    plain = latex.squeeze(text)
+    return plain in (r"\emptyset", "⦃⦄") or bool(
+        _NO_SOLUTION.fullmatch(re.sub(r"\\text|[\s{}.]", "", plain).casefold())
+    )
+
+
+def _same_region(gold: str, given: str) -> bool | None:
+    """Whether inequalities and unions of intervals are one set of numbers; None when this is about something else."""
+    if not (_REGION.search(gold) or _REGION.search(given)):
+        return None
+    from .regions import same_region
+
+    return same_region(gold, given)
+
+
+def _same_ratio(gold: str, given: str, tolerance: Fraction) -> bool | None:
+    """Ratios of three and more parts, in proportion, and times of day; None for anything else.
+
+    A ratio of two parts is a fraction, which the parser reads by itself.
+    """
+    if ":" not in gold and ":" not in given:
+        return None
+    wanted, found = (latex.split(text, frozenset({":"})) for text in (gold, given))
+    if any(_TIME_PART.match(part) for part in (*wanted[1:], *found[1:])):
+        return len(wanted) == len(found) and all(_same(*pair, tolerance) for pair in zip(wanted, found, strict=True))
+    if max(len(wanted), len(found)) < 3:
+        return None
+    if len(wanted) != len(found):
+        return False
+    ones, others = ([exact.number(part) for part in parts] for parts in (wanted, found))
+    if None in ones or None in others:
+        products = (
+            (rf"({a})\cdot({found[0]})", rf"({b})\cdot({wanted[0]})") for a, b in zip(wanted, found, strict=True)
+        )
+        return all(_leaf(one, other, NONE) for one, other in products)
+    factors = {b / a if a else None for a, b in zip(ones, others, strict=True) if a or b}  # type: ignore[operator]
+    return len(factors) == 1 and None not in factors and 0 not in factors
 
 
 def _same_rounded(gold: str, given: str, tolerance: Fraction) -> bool:
@@ -250,12 +321,11 @@ def _same_structure(gold: str, given: str, tolerance: Fraction) -> bool | None:
 def _items(text: str) -> latex.Items | None:
     if exact.thousands(text):
         return None
-    if (r"\pm" in text or r"\mp" in text) and not latex.items(text):
-        return latex.Items("", "", tuple(_signs(text)))
     found = latex.items(text)
     if found and found.opening in ("", "⦃"):
         return latex.Items(found.opening, found.closing, tuple(p for item in found.items for p in _signs(item)))
-    return found
+    signs = _signs(text)
+    return latex.Items("", "", tuple(signs)) if len(signs) > 1 else found
 
 
 def _same_single(wanted: latex.Items | None, found: latex.Items | None, gold: str, given: str) -> bool:
@@ -285,6 +355,10 @@ def _same_items(wanted: latex.Items, found: latex.Items, tolerance: Fraction) ->
 
 
 def _same_quantity(gold: str, given: str, tolerance: Fraction) -> bool:
+    if _PRIMED_NUMBER.search(gold) or _PRIMED_NUMBER.search(given):
+        one, other = gold.rstrip("'"), given.rstrip("'")
+        primes = (len(gold) - len(one), len(given) - len(other))
+        return primes[0] == primes[1] > 0 and _same(one, other, tolerance)
     wanted, found = units.quantity(gold), units.quantity(given)
     if wanted.unit and found.unit and wanted.unit != found.unit:
         return False

@@ -4,6 +4,7 @@ A test is {"input": ..., "output": ...}, {"arguments": [...], "expected": ...} o
 are `entry_point`, `prompt` and `cpu_seconds`.
 """
 
+import ast
 import json
 from collections.abc import Mapping
 
@@ -25,7 +26,8 @@ def read_tests(text: str, name: str) -> CodeTests:
         raise MetaAgentXError(f"{name}: there must be a list of tests, and not an empty one")
     given = {key: value for key, value in settings.items() if key != "tests"}
     for key, value in given.items():
-        if key not in _SETTINGS or not isinstance(value, _SETTINGS[key]):  # type: ignore[arg-type]
+        wrong = key not in _SETTINGS or not isinstance(value, _SETTINGS[key])  # type: ignore[arg-type]
+        if wrong or isinstance(value, bool) or (key == "cpu_seconds" and value <= 0):
             raise MetaAgentXError(
                 f"{name}: {key!r} is no setting, or not of its type; there are {', '.join(_SETTINGS)}"
             )
@@ -44,5 +46,9 @@ def _test(row: object, where: str) -> CodeTest:
         if row.keys() == {"arguments", "expected"} and isinstance(row["arguments"], list):
             return FunctionTest(tuple(row["arguments"]), row["expected"])
         if row.keys() == {"assert"} and isinstance(row["assert"], str):
+            try:
+                ast.parse(row["assert"])
+            except (SyntaxError, ValueError) as error:
+                raise MetaAgentXError(f"{where}: the assert is not Python: {error}") from None
             return AssertTest(row["assert"])
     raise MetaAgentXError(f'{where}: needs "input" and "output" texts, "arguments" and "expected", or an "assert" text')

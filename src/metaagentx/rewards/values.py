@@ -28,7 +28,11 @@ _DECIMAL = re.compile(r"(?<![\d.])(\d*)\.(\d+)(?![\d.])")
 _DEGREES = re.compile(r"(\d+|\((?:[^()]*)\))\s*\^\\circ")
 _NAMED_INDEX = re.compile(r"_\{?\s*\\([a-zA-Z]+)\s*\}?")
 _NATURAL_LOG = re.compile(r"\\log\s*_\s*\{?\s*e\s*\}?(?![a-z])")
+_PRIMES = re.compile(r"(\\[a-zA-Z]+|[a-zA-Z])(?:_(\w)|_\{(\w+)\})?('+)")
+_IN_PARENTHESES = r"\(\s*[-+]?\s*(?:[\d.]+|\d+\s*/\s*\d+|\\frac\{\d+\}\{\d+\})\s*\)"
+_PRODUCT = re.compile(rf"({_IN_PARENTHESES})\s*(?=\(|\d|\\frac)|(?<![_^\w.}}])(\d+(?:\.\d+)?)\s*(?={_IN_PARENTHESES})")
 _PARSER_WORDS = {"⦃": r"\{", "⦄": r"\}", "⟨": "(", "⟩": ")", r"\Rset": r"\mathbb{R}", r"\Zset": r"\mathbb{Z}"}
+_EXACT = Fraction(0)
 _POINTS, _SIGNED_POINTS = 4, 2
 
 
@@ -58,7 +62,7 @@ def same_equation(gold: tuple[str, str], answer: tuple[str, str]) -> bool:
         return False
     ratios = []
     for turn in range(4):
-        above, below = (_evaluate(side, _point(side, turn, False), _DIGITS) for side in (left, right))
+        above, below = (evaluate(side, _point(side, turn, False), _DIGITS) for side in (left, right))
         if above is None or below is None or abs(above) < 1e-25 or abs(below) < 1e-25:
             return False
         ratios.append(above / below)
@@ -72,6 +76,9 @@ def parse(text: str) -> Basic | MatrixBase | None:
         text = text.replace(word, parser_word)
     text = _NATURAL_LOG.sub(r"\\ln ", text)
     text = _NAMED_INDEX.sub(r"_{\1}", text)  # the sun's mass has an index the parser does not know
+    # The parser drops primes: x' would be x.
+    text = _PRIMES.sub(lambda match: f"{match[1]}_{{{match[2] or match[3] or ''}p{len(match[4])}}}", text)
+    text = _PRODUCT.sub(lambda match: rf"{match[0].strip()}\cdot ", text)  # it takes 2(3) for a mixed number, 5
     text = _DEGREES.sub(r"(\\frac{\1\\pi}{180})", text)
     text = _DECIMAL.sub(lambda match: f"(\\frac{{{int(match[1] + match[2])}}}{{1{'0' * len(match[2])}}})", text)
     text = normalize_latex(text, _NORMALISE)
@@ -101,22 +108,21 @@ def _plain(expression: Expr) -> Expr:
     calls = {call: Symbol(str(call)) for call in expression.atoms(AppliedUndef)}
     units = {symbol: I for symbol in expression.free_symbols if str(symbol) == "i"}
     replacements = calls | units
-    result = expression.xreplace(replacements) if replacements else expression
-    assert isinstance(result, Expr)
+    result: Expr = expression.xreplace(replacements) if replacements else expression
     return result
 
 
 def _same_expression(wanted: Expr, given: Expr, tolerance: Fraction) -> bool:
     wanted, given = _plain(wanted), _plain(given)
     if not _names(wanted) and not _names(given):
-        return _same_constant(wanted, given, tolerance)
+        return same_constant(wanted, given, tolerance)
     integers = _wants_integers(wanted) or _wants_integers(given)
     compared = 0
     for turn in range(_POINTS + _SIGNED_POINTS):
         signed = turn >= _POINTS and not integers
         both = wanted + given  # one point for the symbols of both
         point = _point(both, turn, integers, signed)
-        one, other = (_evaluate(side, point, _DIGITS) for side in (wanted, given))
+        one, other = (evaluate(side, point, _DIGITS) for side in (wanted, given))
         if one is None or other is None or (signed and not (one.is_real and other.is_real)):
             continue
         if not _close(one, other, _DIGITS):
@@ -125,8 +131,9 @@ def _same_expression(wanted: Expr, given: Expr, tolerance: Fraction) -> bool:
     return compared >= 2
 
 
-def _same_constant(wanted: Expr, given: Expr, tolerance: Fraction) -> bool:
-    one, other = (_evaluate(side, {}, _DIGITS) for side in (wanted, given))
+def same_constant(wanted: Expr, given: Expr, tolerance: Fraction = _EXACT) -> bool:
+    """Whether two expressions without symbols have one value."""
+    one, other = (evaluate(side, {}, _DIGITS) for side in (wanted, given))
     if one is None or other is None:
         return bool(wanted == given)
     if tolerance:
@@ -138,7 +145,7 @@ def _same_constant(wanted: Expr, given: Expr, tolerance: Fraction) -> bool:
     if size > _MAX_MAGNITUDE:
         return False
     if size > 15:  # integers of many digits must agree in all of them
-        one, other = (_evaluate(side, {}, _DIGITS + size) for side in (wanted, given))
+        one, other = (evaluate(side, {}, _DIGITS + size) for side in (wanted, given))
         return one is not None and other is not None and _close(one, other, _DIGITS + size)
     return _close(one, other, _DIGITS)
 
@@ -166,7 +173,8 @@ def _point(expression: Expr, turn: int, integers: bool, signed: bool = False) ->
     return point
 
 
-def _evaluate(expression: Expr, point: dict[Basic, Basic], digits: int) -> Expr | None:
+def evaluate(expression: Expr, point: dict[Basic, Basic], digits: int = _DIGITS) -> Expr | None:
+    """The value of an expression at a point, None when it has none that is finite."""
     value = expression.evalf(digits, subs=point or None)
     if not value.is_number or value.is_finite is False or value.is_comparable is None:
         return None

@@ -16,7 +16,7 @@ import signal
 import socket
 import struct
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
@@ -24,8 +24,8 @@ from typing import NoReturn
 from ..sandbox.frames import decode, encode
 from ..sandbox.inside import kernel, seccomp
 from ..types import JSON
+from .outcome import BrokenGrader, Grader, grade_outcome
 
-Grader = Callable[[Mapping[str, JSON]], tuple[float, bool, str]]
 PACKET = 1 << 16
 BROKEN = 70
 """Exit code of a worker that fell over its own feet, which is no answer's fault."""
@@ -179,23 +179,8 @@ def _answer(grader: Grader, data: bytes) -> tuple[dict[str, JSON], bool]:
     """The reply, and whether the worker is still in good order after it."""
     request = decode(data)
     assert isinstance(request, dict)
-    try:
-        score, solved, reason = grader(request)
-    except MemoryError:
-        reason = "grading it took more memory than allowed"
-        return {"score": 0.0, "solved": False, "reason": reason, "over_limit": True}, False
-    except RecursionError:
-        return {"score": 0.0, "solved": False, "reason": "it is nested too deeply to be graded"}, False
-    except BrokenGrader as error:
-        return {"broken": str(error)[:2000]}, True
-    except Exception as error:  # noqa: BLE001 - the boundary: what a scorer raises on garbage is a wrong answer
-        reason = f"it could not be graded ({type(error).__name__}: {error})"
-        return {"score": 0.0, "solved": False, "reason": reason[:500].encode("ascii", "replace").decode()}, True
-    return {"score": score, "solved": solved, "reason": reason}, True
-
-
-class BrokenGrader(Exception):
-    """The grader itself is at fault, not the answer; the host raises GraderUnavailable."""
+    outcome = grade_outcome(grader, request)
+    return outcome.reply, outcome.reusable
 
 
 if __name__ == "__main__":

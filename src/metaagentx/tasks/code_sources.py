@@ -9,7 +9,7 @@ import re
 from dataclasses import replace
 
 from ..types import JSON, AssertTest, CodeTests, FunctionTest, StdinTest
-from .fields import decode, flag, integer, items, mapping, number, optional_text, text, texts
+from .fields import decode, flag, integer, items, mapping, number, optional_text, python_source, text, texts
 from .packed import unpack_json
 from .rows import Row, RowError
 from .source import Draft, Hub, Source
@@ -30,7 +30,7 @@ _ANY_ANSWER = re.compile(
 def humaneval(row: Row) -> Draft:
     """The prompt is a signature with a docstring; the test defines check(candidate) and does not call it."""
     prompt, entry_point = text(row, "prompt"), identifier(text(row, "entry_point"))
-    source = f"{text(row, 'test')}\ncheck({entry_point})\n"
+    source = f"{python_source(text(row, 'test'), 'test')}\ncheck({entry_point})\n"
     tests = CodeTests((AssertTest(source),), entry_point, prompt=prompt)
     form = f"Complete the Python function `{entry_point}`. Write all of it, with its imports."
     return Draft(prompt.rstrip(), tests, form, id=text(row, "task_id").rsplit("/", 1)[-1])
@@ -43,7 +43,8 @@ def mbpp(row: Row) -> Draft:
     if not any(assertion.strip() for assertion in assertions):
         raise RowError("test_list is empty")
     name = called_function(assertions[0], optional_text(row, "code"))
-    tests = tuple(AssertTest("\n".join([*imports, assertion])) for assertion in assertions if assertion.strip())
+    sources = ["\n".join([*imports, assertion]) for assertion in assertions if assertion.strip()]
+    tests = tuple(AssertTest(python_source(source, "test_list")) for source in sources)
     form = f"Write a Python function `{name}`. For example, this must hold:\n\n```python\n{assertions[0].strip()}\n```"
     return Draft(text(row, "prompt", "text"), CodeTests(tests, name), form, id=str(integer(row, "task_id")))
 

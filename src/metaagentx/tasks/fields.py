@@ -1,5 +1,6 @@
 """Typed access to the fields of a row: each function returns what it promises or raises RowError naming the field."""
 
+import ast
 import json
 import math
 import re
@@ -103,3 +104,14 @@ def decode(value: str, name: str) -> JSON:
     except (ValueError, RecursionError):
         raise RowError(f"{name} is not JSON that can be read") from None
     return decoded
+
+
+def python_source(source: str, name: str) -> str:
+    """Python that compiles: tests with a syntax error would fail every solution."""
+    try:
+        ast.parse(source)
+    except SyntaxError as error:
+        raise RowError(f"{name} is not Python: {error.msg} in line {error.lineno}") from None
+    except (ValueError, RecursionError, MemoryError):
+        raise RowError(f"{name} is not Python that can be read") from None
+    return source

@@ -4,8 +4,11 @@ pycosat has no wheels, so it needs a C compiler, and only one generator uses it.
 import at all: a stand-in takes its place, and that generator is refused with a line that says what it lacks.
 """
 
+import dataclasses
 import sys
 import warnings
+from collections.abc import Mapping
+from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
@@ -28,3 +31,15 @@ def has_pycosat() -> bool:
     """Whether the real pycosat is there, not the stand-in."""
     module = sys.modules.get("pycosat")
     return hasattr(module, "solve") if module is not None else find_spec("pycosat") is not None
+
+
+@lru_cache(maxsize=1)
+def generator_settings() -> Mapping[str, frozenset[str]] | None:
+    """The settings of each generator by its name; None where reasoning-gym is not installed."""
+    try:
+        registered = import_reasoning_gym().factory.DATASETS
+    except ImportError:
+        return None
+    return {
+        name: frozenset(field.name for field in dataclasses.fields(config)) for name, (_, config) in registered.items()
+    }

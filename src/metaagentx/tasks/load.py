@@ -164,7 +164,7 @@ def _collect(source: Source, split: str, rows: Sequence[Rows]) -> TaskSet:
             head, _ = maker.make(draft, position)
             if head.id in first_with:
                 raise RowError(f"the same {'id' if draft.id else 'question'} as {first_with[head.id]}")
-        except RowError as error:
+        except (RowError, TypeError) as error:  # TypeError: the shape of a gold, which the types themselves check
             problems.append(f"{part.where(number)}: {error}")
         else:
             first_with[head.id] = part.where(number)

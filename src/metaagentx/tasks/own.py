@@ -20,7 +20,8 @@ from ..types import (
     MathGold,
     StdinTest,
 )
-from .fields import answer_text, flag, items, mapping, number, optional_text, text, texts
+from .fields import answer_text, flag, items, mapping, number, optional_text, python_source, text, texts
+from .gym_library import generator_settings
 from .rows import Row, RowError
 from .source import Draft
 
@@ -98,16 +99,25 @@ def _test(case: dict[str, JSON]) -> CodeTest:
         case ["arguments", "expected"]:
             return FunctionTest(tuple(items(case, "arguments")), case["expected"])
         case ["assert"]:
-            return AssertTest(text(case, "assert"))
+            return AssertTest(python_source(text(case, "assert"), "assert"))
     raise RowError("a test is {input, output} as text, {arguments, expected} or {assert}")
 
 
 def _gym(row: Row) -> GymEntry:
     entry = mapping(row.get("entry"), "entry")
     text(entry, "question")
+    optional_text(entry, "answer")
     mapping(entry.get("metadata"), "entry.metadata")
     settings = mapping(row.get("settings") if row.get("settings") is not None else {}, "settings")
-    return GymEntry(text(row, "generator"), settings, entry)
+    generator = text(row, "generator")
+    if (known := generator_settings()) is not None:
+        if generator not in known:
+            close = difflib.get_close_matches(generator, known, n=1)
+            raise RowError(f"unknown generator {generator[:40]!r}" + (f", did you mean {close[0]}?" if close else ""))
+        for name in settings:
+            if name not in known[generator]:
+                raise RowError(f"{generator} has no setting {name[:40]!r}")
+    return GymEntry(generator, settings, entry)
 
 
 def _custom(row: Row) -> CustomGrader:

@@ -1,6 +1,7 @@
 """A solution that is called from outside: each ask hands over one result and brings the next call."""
 
 import io
+import itertools
 import sys
 import traceback
 from collections.abc import Callable
@@ -40,28 +41,66 @@ def _defined(scope: dict[str, object], name: str) -> bool:
 
 
 def serve_calls(source: str) -> None:
-    """Answer calls of any function by name, with values of any type, and tell how arguments were changed."""
+    """Answer calls of any function, class or method, with values of any type, and tell how arguments were changed."""
     scope = program.define(source)
     sys.stdin = io.StringIO()
-    objects = values.Objects(step=-1)
-    objects.classes.update((name, kind) for name, kind in scope.items() if isinstance(kind, type))
+    objects = _objects(scope)
     said: values.JSON = {"ready": True}
     while True:
         call = door.ask(said)
+        if call.get("first"):
+            objects = _objects(scope)  # other tests begin: what they call by number is not what the last ones did
         try:
             said = _call(scope, call, objects)
         except Exception as error:  # noqa: BLE001 - the solution's own failure, which is what is asked for
-            said = {"error": _describe(error)}
+            said = {"error": _describe(error), "type": type(error).__name__}
+
+
+def _objects(scope: dict[str, object]) -> values.Objects:
+    objects = values.Objects(step=-1)
+    objects.classes.update((name, kind) for name, kind in scope.items() if isinstance(kind, type))
+    return objects
 
 
 def _call(scope: dict[str, object], call: dict[str, values.JSON], objects: values.Objects) -> values.JSON:
-    name = str(call["name"])
+    """Do what one request of the tests asks for.
+
+    The target is {"instance": number}, one that the tests have made, or {"name"}, or {"make"}, a class to be called. It
+    is called itself, or {"get"}, {"set"} or {"call"} names an attribute.
+    """
+    arguments, keywords = values.unpack(call["arguments"], objects)
+    target: Any = objects.known[call["instance"]] if "instance" in call else _lookup(scope, call)
+    result: Any = None
+    if "set" in call:
+        setattr(target, str(call["set"]), arguments[0])
+    elif "get" in call:
+        result = getattr(target, str(call["get"]))
+        if callable(result):
+            return {"method": True}
+    elif "call" in call:
+        name = str(call["call"])
+        protocol = _PROTOCOLS.get(name)
+        result = protocol(target) if protocol else getattr(target, name)(*arguments, **keywords)
+    else:
+        result = target(*arguments, **keywords)
+        if "make" in call and isinstance(target, type) and isinstance(result, target):
+            number = objects.make_instance(result)
+            return {"instance": number, "parcel": values.pack((arguments, keywords), objects)}
+    return {"parcel": values.pack((result, (arguments, keywords)), objects)}
+
+
+# What the language does itself where a class defines nothing, or something else.
+_PROTOCOLS: dict[str, Callable[[Any], object]] = {
+    "__bool__": bool,
+    "__iter__": lambda it: list(itertools.islice(it, values.MAX_ITEMS)),
+}
+
+
+def _lookup(scope: dict[str, object], call: dict[str, values.JSON]) -> Any:
+    name = str(call.get("make") or call["name"])
     if not _defined(scope, name):
         raise NameError(f"the solution does not define {name!r}")
-    function: Any = scope[name]
-    arguments, keywords = values.unpack(call["arguments"], objects)
-    result = function(*arguments, **keywords)
-    return {"parcel": values.pack((result, arguments), objects)}
+    return scope[name]
 
 
 def _describe(error: Exception) -> str:

@@ -65,6 +65,8 @@ class Objects:
         self._next = step
         self._numbers: dict[int, int] = {}
         self.known: dict[int, object] = {}
+        self.instances: set[int] = set()
+        """Objects that the tests have made of the solution's classes: they travel as their number and nothing else."""
         self.classes: dict[str, type] = {}
 
     def number(self, value: object) -> int:
@@ -79,6 +81,24 @@ class Objects:
         self._numbers[id(value)] = number
         self.known[number] = value
         self.classes.setdefault(type(value).__name__, type(value))
+
+    def add_instance(self, number: int, value: object) -> None:
+        """From now on an object travels as its number: its state lives in one place."""
+        self._numbers[id(value)] = number
+        self.known[number] = value
+        self.instances.add(number)
+
+    def make_instance(self, value: object) -> int:
+        """The number of an instance that is new to the other side."""
+        number = self._numbers.get(id(value), self._next)
+        self._next += self._step
+        self.add_instance(number, value)
+        return number
+
+    def instance_number(self, value: object) -> int | None:
+        """The number of an object that travels as such."""
+        number = self._numbers.get(id(value))
+        return number if number in self.instances else None
 
     def make(self, class_name: str) -> object:
         """An object of a class of this name: the one this side knows, or an empty one."""
@@ -119,6 +139,8 @@ class Packer:
         return len(self.heap) - 1
 
     def _compound(self, value: Any) -> JSON:
+        if (number := self._objects.instance_number(value)) is not None:
+            return ["instance", number]
         if isinstance(value, complex | Decimal | Fraction | int | float | str):
             return _scalar(value)
         if isinstance(value, bytes | bytearray):
@@ -200,6 +222,10 @@ class Unpacker:
                 self._made[place] = _MAPPINGS[kind](mapping)
         elif kind == "object":
             self._make_object(place, *payload)
+        elif kind == "instance":
+            if payload not in self._objects.instances:
+                raise CannotTravel("no such instance")
+            self._made[place] = self._objects.known[payload]
         elif kind == "opaque":
             self._made[place] = Opaque(*payload)
         else:
