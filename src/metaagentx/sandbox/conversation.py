@@ -31,8 +31,12 @@ _READING_PRICE = 10.0
 # A run that reaches its total was held up by the host or the machine if one of them took at least this share of it.
 _EVIDENCE_SHARE = 0.25
 _MAX_ANSWERS = 64
+# The kernel's count of ticks is coarse, and limits are whole seconds.
+_TICKS_SHARE = 0.5
 _CORES = os.cpu_count() or 1
 QUICK_SECONDS = 0.1
+# What a turn used before the first look at it is known to within this.
+SHORT_TICK_SECONDS = 0.05
 
 
 @dataclass(slots=True)
@@ -144,7 +148,7 @@ class Conversation:
             self._clock.begin(now)
             self._holds_permit = True
             self._started = self._started or now
-            self._tick_after(TICK_SECONDS)
+            self._tick_after(self._next_tick())
         self._write(data)
 
     def _end_turn(self) -> None:
@@ -203,7 +207,17 @@ class Conversation:
             why = ": the machine was too busy to run it" if starved else ""
             verdict = Verdict.INFRA if starved else Verdict.WALL
             self._stop(verdict, f"one turn took more than {limits.turn_seconds:g} s{why}")
-        self._tick_after(TICK_SECONDS)
+        elif limits.yield_after_seconds is not None and now - turn > limits.yield_after_seconds:
+            self._child.lower_priority()
+        self._tick_after(self._next_tick())
+
+    def _next_tick(self) -> float:
+        """Soon, where a turn has a limit of its own: at its begin, and again when it is close to the limit."""
+        limit = self._limits.turn_cpu_seconds
+        if limit is None or self._clock.started is None:
+            return TICK_SECONDS
+        used = self._clock.turn_cpu_seconds
+        return min(TICK_SECONDS, max(SHORT_TICK_SECONDS, limit - used)) if used else SHORT_TICK_SECONDS
 
     @property
     def _charged_seconds(self) -> float:
@@ -380,7 +394,7 @@ class Conversation:
         Its processor time decides the verdict, so it is believed only when the run was too short for it by our clock,
         its waits included, for it can compute while it waits; otherwise the fork server is asked.
         """
-        most_cpu_seconds = (time.perf_counter() - self._started) * _CORES
+        most_cpu_seconds = self._most_cpu_seconds()
         words = _last_words(frame)
         self._done = replace(
             words,
@@ -394,6 +408,10 @@ class Conversation:
             self._child.ended.set_result(self._done)
         else:
             self._child.finish()
+
+    def _most_cpu_seconds(self) -> float:
+        """It cannot have used more processor time than there was since it began."""
+        return (time.perf_counter() - self._started) * _CORES if self._started else 0.0
 
     async def _reply(self, number: int, body: JSON) -> None:
         try:
@@ -428,7 +446,7 @@ class Conversation:
         if self._verdict is not None:
             verdict, detail = self._verdict
         elif self._locked_down or ended.failure:
-            verdict, detail = judge(ended, self._limits)
+            verdict, detail = judge(ended, self._limits, self._most_cpu_seconds())
         else:
             verdict, detail = Verdict.INFRA, f"the child could not lock itself down: {last_line(ended.stderr)}"
         return Result(
@@ -462,8 +480,11 @@ def _last_words(frame: dict[str, JSON]) -> Ended:
     raise BadFrame("an end that is none of ours")
 
 
-def judge(ended: Ended, limits: Limits) -> tuple[Verdict, str]:
-    """The verdict on a child that the host did not stop. No code can bring about `infra`: it would escape reward."""
+def judge(ended: Ended, limits: Limits, most_cpu_seconds: float) -> tuple[Verdict, str]:
+    """The verdict on a child that the host did not stop. No code can bring about `infra`: it would escape reward.
+
+    `most_cpu_seconds` is what it can have used at the most, by the clock.
+    """
     if ended.failure:
         return Verdict.INFRA, ended.failure
     if ended.cpu_seconds >= limits.cpu_seconds:
@@ -471,14 +492,14 @@ def judge(ended: Ended, limits: Limits) -> tuple[Verdict, str]:
     if max(len(ended.stdout), len(ended.stderr)) >= limits.output_bytes:
         return Verdict.OUTPUT, f"{limits.output_bytes} bytes of output or more"
     if os.WIFSIGNALED(ended.status):
-        return _judge_signal(os.WTERMSIG(ended.status), ended, limits)
+        return _judge_signal(os.WTERMSIG(ended.status), ended, limits, most_cpu_seconds)
     code = os.WEXITSTATUS(ended.status)
     if code == EXIT_MEMORY:
         return Verdict.MEMORY, f"more than {limits.memory_bytes >> 20} MiB of memory"
     return (Verdict.OK, "") if code == 0 else (Verdict.SCRIPT_ERROR, last_line(ended.stderr) or f"exit code {code}")
 
 
-def _judge_signal(number: int, ended: Ended, limits: Limits) -> tuple[Verdict, str]:
+def _judge_signal(number: int, ended: Ended, limits: Limits, most_cpu_seconds: float) -> tuple[Verdict, str]:
     if number == signal.SIGSYS:
         return Verdict.VIOLATION, "a system call that no honest program makes"
     if number != signal.SIGKILL:
@@ -487,10 +508,11 @@ def _judge_signal(number: int, ended: Ended, limits: Limits) -> tuple[Verdict, s
     if ended.cpu_seconds >= 0.8 * limits.cpu_seconds:
         return Verdict.CPU, f"killed at its limit of {limits.cpu_seconds:g} s of processor time"
     # Code in here cannot kill, itself included. But it can be on the processor at every tick and sleep in between, and
-    # be killed at its limit by that count. The machine's fault it is only when the kernel says that it was short.
-    if not memory.was_short():
+    # be killed at its limit by that count, once there were as many ticks. Otherwise somebody else has killed it, the
+    # kernel included when it says that memory was short.
+    if most_cpu_seconds >= _TICKS_SHARE * limits.cpu_seconds and not memory.was_short():
         return Verdict.CPU, f"killed at its limit of {limits.cpu_seconds:g} s of processor time, counted in ticks"
-    return Verdict.INFRA, "killed from outside, probably because the machine was out of memory"
+    return Verdict.INFRA, "killed from outside, or because the machine was out of memory"
 
 
 def last_line(stderr: bytes) -> str:

@@ -5,6 +5,7 @@ import asyncio
 import json
 import math
 import os
+import resource
 import socket
 import struct
 import subprocess
@@ -12,13 +13,14 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from .clock import ProcessHandle, Scheduling, read_scheduling
 from .jail import Launch
 from .types import SandboxUnavailable
 
-START_SECONDS = 20.0
 _STOP_SECONDS = 5.0
+_UNKNOWN_MAPPED_BYTES = 1 << 30  # where the kernel hides other users' processes
 _ANCILLARY_BYTES = socket.CMSG_SPACE(8) + socket.CMSG_SPACE(12)  # two descriptors, and the sender's credentials
 
 
@@ -65,6 +67,11 @@ class Child:
     def scheduling(self) -> Scheduling | None:
         """What the kernel says of it now, as far as that is known."""
         return self.process.scheduling() if self.process else None
+
+    def lower_priority(self) -> None:
+        """Let others compute first, from now on."""
+        if self.process is not None:
+            self.process.lower_priority()
 
     def finish(self) -> None:
         """It says it is done: have its output handed over without waiting until it is torn down."""
@@ -121,13 +128,31 @@ class ForkServer:
             )
         self._loop.add_reader(ours, self._read)
         try:
-            await asyncio.wait_for(asyncio.shield(self._hello), START_SECONDS)
+            await asyncio.wait_for(asyncio.shield(self._hello), self._launch.start_seconds)
         except TimeoutError:
             await self.close()
-            raise SandboxUnavailable(f"the fork server did not start within {START_SECONDS:.0f} s") from None
+            seconds = self._launch.start_seconds
+            raise SandboxUnavailable(f"the fork server did not start within {seconds:.0f} s") from None
         except SandboxUnavailable:
             await self.close()
             raise
+
+    @property
+    def process_ids(self) -> list[int]:
+        """The server and the children that it has now, as numbered here; nothing where the kernel does not tell."""
+        try:
+            children = Path(f"/proc/{self._pid}/task/{self._pid}/children").read_text().split()
+        except OSError:
+            return []
+        return [self._pid or 0, *map(int, children)]
+
+    @property
+    def mapped_bytes(self) -> int:
+        """The address space that it has, and each child at its beginning."""
+        try:
+            return int(Path(f"/proc/{self._pid}/statm").read_text().split()[0]) * resource.getpagesize()
+        except OSError:
+            return _UNKNOWN_MAPPED_BYTES
 
     def replace_if_stopped(self) -> None:
         """Kill a server that something outside has stopped: its children could not be watched or ended.

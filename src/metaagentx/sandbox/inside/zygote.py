@@ -31,6 +31,7 @@ def main(config_text: str) -> NoReturn:
     """Enter the jail as far as the tier wants it, warm up, then serve until the host hangs up."""
     config = json.loads(config_text)
     control = socket.socket(fileno=config["control_fd"])
+    warm_up(config["profile"])
     preload(config["preload"], config["libraries"])
     confine(config)
     server = Zygote(control, config["namespaces"], seccomp_program(config["tier"]))
@@ -42,6 +43,18 @@ def main(config_text: str) -> NoReturn:
     control.send(json.dumps({"hello": os.getpid(), "landlock": kernel.landlock_version()}).encode())
     server.serve()
     os._exit(0)
+
+
+def warm_up(profile: "dict[str, door.JSON] | None") -> None:
+    """Do what a profile wants done once; first of all, because packages may need the real `subprocess` to import."""
+    if profile is None:
+        return
+    environment = profile["environment"]
+    assert isinstance(environment, dict)
+    os.environ.update({name: str(value) for name, value in environment.items()})
+    sys.path += _strings(profile["path"])
+    module, _, function = str(profile["warm_up"]).partition(":")
+    getattr(importlib.import_module(module), function)()
 
 
 def preload(modules: list[str], libraries: dict[str, str]) -> None:
