@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 
 from ..types import JSON, CustomGrader
-from .worker_main import BrokenGrader, Grader
+from .outcome import BrokenGrader, Grader
 
 
 def setup_of(grader: CustomGrader) -> dict[str, JSON]:
