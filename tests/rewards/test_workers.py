@@ -338,7 +338,7 @@ def signal_all(pids: list[int], number: int) -> None:
 def test_signals_under_load_change_no_grade(runner: asyncio.Runner, who: str, number: int) -> None:
     async def disturb() -> tuple[list[bool], float]:
         async with GraderPool(workers=2) as pool:
-            await pool.start()
+            assert all(await grade_easy(pool, 20))
             grading = asyncio.create_task(grade_easy(pool, 400))
             await asyncio.sleep(0.1)
             server, *children = pool._jailed["math"].process_ids
@@ -356,9 +356,41 @@ def machine_is_busy() -> bool:
     return os.getloadavg()[0] > 1.5 * (os.cpu_count() or 1)
 
 
+def test_idle_workers_that_are_all_stopped_cost_one_attempt(runner: asyncio.Runner) -> None:
+    async def strike() -> Grade:
+        async with GraderPool(workers=6) as pool:
+            assert all(await grade_easy(pool, 60))
+            signal_all(pool.worker_pids(), signal.SIGSTOP)
+            return await pool.grade_math(r"\boxed{4}", MathGold(("4",)))
+
+    assert runner.run(strike()).solved
+
+
+def test_a_child_that_has_grown_is_replaced(runner: asyncio.Runner) -> None:
+    code = """
+import door
+from metaagentx.rewards import grading_child
+kept = []
+def grade(request):
+    kept.append(bytearray(b"x" * (40 << 20)))
+    return 1.0, True, str(len(kept))
+grading_child._graders["math"] = grade
+grading_child.serve("math")
+"""
+
+    async def grade() -> list[JSON]:
+        graders = JailedGraders("math", 2, QUICK, code)
+        try:
+            return [(await graders.ask({}))["reason"] for _ in range(6)]
+        finally:
+            await graders.close()
+
+    assert runner.run(grade()) == ["1", "2", "1", "2", "1", "2"]
+
+
 def test_stopped_for_five_seconds_a_right_answer_is_right(runner: asyncio.Runner, pool: GraderPool) -> None:
     async def hold() -> Grade:
-        await pool.start()
+        assert all(await grade_easy(pool, 20))
         pids = pool._jailed["math"].process_ids
         signal_all(pids, signal.SIGSTOP)
         asyncio.get_running_loop().call_later(5, signal_all, pids, signal.SIGCONT)
@@ -393,7 +425,7 @@ def test_rewards_are_the_same_when_grading_processes_are_stopped_again_and_again
 
     async def trees(disturb: bool) -> list[Rollout]:
         async with Graders() as graders:
-            await graders._pool.start()
+            assert all(await grade_easy(graders._pool, 20))
             over = threading.Event()
             stopper = threading.Thread(target=stop_and_continue, args=(graders._pool, over))
             if disturb:

@@ -48,6 +48,7 @@ class CustomWorker:
         setup = setup_of(grader) | {"host": os.getpid(), "memory_bytes": limits.memory_bytes}
         ours, theirs = socket.socketpair()
         with theirs:
+            streams = await asyncio.open_connection(sock=ours)
             try:
                 process = subprocess.Popen(
                     [sys.executable, *_COMMAND],
@@ -57,9 +58,9 @@ class CustomWorker:
                     env=os.environ | _ENVIRONMENT,
                 )
             except OSError as error:
-                ours.close()
+                streams[1].close()
                 raise GraderUnavailable(f"no grading process could be started: {error}") from error
-        worker = cls(process, await asyncio.open_connection(sock=ours), limits)
+        worker = cls(process, streams, limits)
         try:
             async with asyncio.timeout(limits.start_seconds):
                 reply = await worker._exchange(setup)

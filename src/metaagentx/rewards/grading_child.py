@@ -11,6 +11,7 @@ import io
 import logging
 import os
 import random
+import resource
 import sys
 import time
 from collections.abc import Sequence
@@ -19,6 +20,8 @@ from types import ModuleType
 from ..types import JSON
 from .outcome import Grader, grade_outcome
 
+# What one answer leaves in the caches of libraries must not take the memory of the next.
+_MAX_GROWTH_BYTES = 64 << 20
 _graders: dict[str, Grader] = {}
 
 
@@ -43,18 +46,17 @@ def warm_up_gym() -> None:
 
 
 def serve(kind: str) -> None:
-    """Answer requests until the host hangs up. None is a request for a sign of life."""
+    """Answer requests until the host hangs up."""
     import door
     from sympy.core import random as sympy_random
 
     grader = _graders[kind]
     sys.stdout = sys.stderr = _Nowhere()
     reply: JSON = {"ready": True}
+    most_bytes = _peak_bytes() + _MAX_GROWTH_BYTES
     while True:
         request = door.ask(reply)
-        if not isinstance(request, dict):
-            reply = None
-            continue
+        assert isinstance(request, dict)
         for output in (1, 2):
             os.lseek(output, 0, os.SEEK_SET)  # what compiled code printed is written over, so it cannot pile up
         random.seed(0)
@@ -62,7 +64,11 @@ def serve(kind: str) -> None:
         started = time.process_time()
         outcome = grade_outcome(grader, request)
         cpu_seconds = time.process_time() - started
-        reply = outcome.reply | {"cpu": cpu_seconds, "last": not outcome.reusable}
+        reply = outcome.reply | {"cpu": cpu_seconds, "last": not outcome.reusable or _peak_bytes() > most_bytes}
+
+
+def _peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 class _Nowhere(io.TextIOBase):

@@ -117,6 +117,7 @@ class WorkerGroup:
                     return {"score": 0.0, "solved": False, "reason": reason, "crashed": True}
             except WorkerLost as error:
                 reason = str(error)
+                self._end_idle()  # what happened to one has often happened to all
         raise GraderUnavailable(f"no grader could answer; the last one: {reason}")
 
     async def _ask_once(self, request: dict[str, JSON]) -> dict[str, JSON]:
@@ -166,12 +167,16 @@ class WorkerGroup:
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
+    def _end_idle(self) -> None:
+        while self._idle:
+            self._end(self._idle.pop())
+
     async def close(self) -> None:
         """End every worker and wait until they are gone; requests that wait for one raise GraderUnavailable."""
         self._closed = True
-        for worker in (*self._idle, *self._busy):
+        self._end_idle()
+        for worker in tuple(self._busy):
             self._end(worker)
-        self._idle.clear()
         while self._closing:
             await asyncio.wait(self._closing)
 
