@@ -372,7 +372,7 @@ import door
 from metaagentx.rewards import grading_child
 kept = []
 def grade(request):
-    kept.append(bytearray(b"x" * (40 << 20)))
+    kept.append(bytearray(b"x") * (40 << 20))
     return 1.0, True, str(len(kept))
 grading_child._graders["math"] = grade
 grading_child.serve("math")
