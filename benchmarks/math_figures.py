@@ -71,8 +71,8 @@ async def measure_math() -> dict[str, float]:
 def _cpu_seconds(pool: GraderPool) -> float:
     """What the host, the living workers and those that were replaced have used so far."""
     fields = [_stat(pid) for pid in pool.worker_pids()]
-    nursery = _stat(int(fields[0][1]))
-    ticks = sum(int(field[11]) + int(field[12]) for field in fields) + int(nursery[13]) + int(nursery[14])
+    server = _stat(int(fields[0][1]))
+    ticks = sum(int(field[11]) + int(field[12]) for field in fields) + int(server[13]) + int(server[14])
     return time.process_time() + ticks / os.sysconf("SC_CLK_TCK")
 
 

@@ -12,10 +12,10 @@ import pytest
 from metaagentx.errors import MetaAgentXError
 from metaagentx.rewards.pool import GraderPool
 from metaagentx.rewards.probe import check_graders
-from metaagentx.rewards.workers import Limits
+from metaagentx.rewards.worker_group import GraderLimits
 from metaagentx.types import CustomGrader
 
-LIMITS = Limits(cpu_seconds=0.5, wall_seconds=0.5, memory_bytes=256 << 20, start_seconds=5)
+LIMITS = GraderLimits(cpu_seconds=0.5, wall_seconds=0.5, memory_bytes=256 << 20, start_seconds=5)
 GRADERS = """
 import helper
 
@@ -95,7 +95,7 @@ def test_a_grader_that_cannot_be_used_is_one_line(
 
 
 def test_a_module_that_never_ends_its_import_is_one_line(runner: asyncio.Runner, beside: Path) -> None:
-    limits = Limits(start_seconds=1)
+    limits = GraderLimits(start_seconds=1)
     with pytest.raises(MetaAgentXError, match=r"stuck_graders:f of \S+ cannot be used: it was not ready after 1 s"):
         runner.run(check_graders([CustomGrader("stuck_graders:f", None, str(beside))], limits))
 

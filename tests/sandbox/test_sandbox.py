@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,12 +21,15 @@ from metaagentx.sandbox import (
     Result,
     Sandbox,
     SandboxUnavailable,
+    SessionEnded,
     Tier,
     Verdict,
     memory,
 )
 from metaagentx.sandbox import host as host_module
+from metaagentx.sandbox.conversation import judge, kernel_limit
 from metaagentx.sandbox.jail import launch
+from metaagentx.sandbox.server import Ended
 from metaagentx.sandbox.tiers import attack
 
 QUICK = Limits(cpu_seconds=1, wall_seconds=3)
@@ -490,6 +494,55 @@ def test_a_server_that_dies_is_an_infra_fault_and_is_replaced(runner: asyncio.Ru
     hit, after = runner.run(murder())
     assert hit.verdict is Verdict.INFRA and "died" in hit.detail
     assert (after.verdict, after.answer) == (Verdict.OK, 1)
+
+
+def test_a_run_that_is_killed_from_outside_is_an_infra_fault(runner: asyncio.Runner) -> None:
+    async def murder() -> Result:
+        async with Sandbox(servers=1, warm=0, max_runs=8) as sandbox:
+
+            async def handler(body: JSON) -> JSON:
+                _, child = sandbox.process_ids
+                os.kill(child, signal.SIGKILL)
+                await asyncio.sleep(5)
+                return body
+
+            return await sandbox.run("import door; door.ask(1)", on_ask=handler, limits=Limits(cpu_seconds=600))
+
+    result = runner.run(murder())
+    assert result.verdict is Verdict.INFRA and "killed from outside" in result.detail
+
+
+def test_only_what_had_the_time_for_it_can_have_been_killed_at_its_limit_of_ticks() -> None:
+    killed = Ended(status=int(signal.SIGKILL), cpu_seconds=0.1)
+    limits = Limits(cpu_seconds=2)
+    while memory.was_short():  # kills that other tests have caused
+        pass
+    assert judge(killed, limits, seconds=2.0)[0] is Verdict.INFRA
+    assert judge(killed, limits, seconds=kernel_limit(limits))[0] is Verdict.CPU
+    assert judge(killed, replace(limits, cpu_seconds=0.1), seconds=2.0)[0] is Verdict.CPU
+
+
+def test_a_turn_is_ended_close_to_its_limit(runner: asyncio.Runner, sandbox: Sandbox) -> None:
+    code = """
+import door, time
+seconds = door.ask({"ready": True})
+while True:
+    end = time.process_time() + seconds
+    while time.process_time() < end: pass
+    seconds = door.ask(seconds)
+"""
+
+    async def serve() -> list[JSON]:
+        limits = Limits(cpu_seconds=600, turn_cpu_seconds=0.5)
+        async with sandbox.serve(code, limits=limits) as session:
+            replies = [await session.request(0.3) for _ in range(4)]  # more than the limit in all
+            with pytest.raises(SessionEnded) as ended:
+                await session.request(60)
+            assert ended.value.result.verdict is Verdict.CPU
+            assert ended.value.result.cpu_seconds < 4 * 0.3 + 0.5 + 0.35
+            return replies
+
+    assert runner.run(serve()) == [0.3] * 4
 
 
 def test_when_memory_is_short_no_run_is_admitted_and_the_youngest_gives_way(

@@ -3,30 +3,26 @@ r"""The graders of math, generated and custom tasks, behind one pool of killable
     async with GraderPool() as pool:
         grade = await pool.grade_math(r"... so \boxed{42}", MathGold(("42",)))
 
-or, from any plain thread, `with BlockingGraderPool() as pool: pool.grade_math(...)`. Each kind of grading has a group
-of workers, started when first used. An answer that cannot be graded within its limits is wrong, with a reason; a
-grader that fails through no fault of the answer raises GraderUnavailable.
+Each kind of grading has workers of its own, started when first used: math and generated tasks in the sandbox
+(`jailed`), users' functions in plain processes (`custom_workers`). An answer that cannot be graded within its limits
+is wrong, with a reason; a grader that fails through no fault of the answer raises GraderUnavailable.
 """
 
-import asyncio
 import dataclasses
 import os
-import threading
-from collections.abc import Coroutine
-from contextlib import suppress
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from functools import partial
+from typing import Any, Self
 
 from ..types import JSON, CustomGrader, Grade, GymEntry, MathGold
 from . import gym, mathematics
-from .custom import setup_of
+from .custom_workers import CustomWorker
 from .errors import GraderUnavailable
-from .workers import Limits, WorkerGroup
+from .jailed import JailedGraders
+from .worker_group import GraderLimits, WorkerGroup
 
-T = TypeVar("T")
-DEFAULT_LIMITS = Limits()
+DEFAULT_LIMITS = GraderLimits()
 # A user's grader may ask a slow judge.
-CUSTOM_LIMITS = Limits(cpu_seconds=10.0, wall_seconds=60.0, memory_bytes=2 << 30)
+CUSTOM_LIMITS = GraderLimits(cpu_seconds=10.0, wall_seconds=60.0, memory_bytes=2 << 30)
 MAX_ANSWER = 1_000_000
 
 
@@ -36,12 +32,13 @@ class GraderPool:
     def __init__(
         self,
         workers: int | None = None,
-        limits: Limits = DEFAULT_LIMITS,
-        custom_limits: Limits = CUSTOM_LIMITS,
+        limits: GraderLimits = DEFAULT_LIMITS,
+        custom_limits: GraderLimits = CUSTOM_LIMITS,
     ) -> None:
         self._size = max(2, workers or os.cpu_count() or 2)
-        self._limits = {"math": limits, "gym": limits, "custom": custom_limits}
-        self._groups: dict[tuple[str, str, str], WorkerGroup] = {}
+        self._jailed = {kind: JailedGraders(kind, self._size, limits) for kind in ("math", "gym")}
+        self._custom: dict[tuple[str, str], WorkerGroup] = {}
+        self._custom_limits = custom_limits
         self._closed = False
 
     async def __aenter__(self) -> Self:
@@ -49,16 +46,17 @@ class GraderPool:
 
     async def __aexit__(self, *_: object) -> None:
         self._closed = True
-        for group in self._groups.values():
+        groups: list[JailedGraders | WorkerGroup] = [*self._jailed.values(), *self._custom.values()]
+        for group in groups:
             await group.close()
 
     async def start(self, kind: str = "math") -> None:
-        """Start the workers of a kind now and not with the first answer."""
-        await self._group(kind).start()
+        """Start the workers of a kind (math or gym) now and not with the first answer."""
+        await self._jailed[kind].start()
 
     def worker_pids(self, kind: str = "math") -> list[int]:
-        """The worker processes of a kind that are alive."""
-        return self._group(kind).worker_pids
+        """The worker processes of a kind (math or gym) that are alive, with those that wait in reserve."""
+        return self._jailed[kind].process_ids[1:]
 
     async def grade_math(self, answer: str, gold: MathGold) -> Grade:
         r"""Whether the last `\boxed{}` of the answer has the value of the gold."""
@@ -84,20 +82,21 @@ class GraderPool:
             return Grade(0.0, False, f"the answer is longer than {MAX_ANSWER} characters")
         return await self._ask("custom", {"answer": _encodable(answer), "data": grader.data}, grader)
 
-    def _group(self, kind: str, custom: CustomGrader | None = None) -> WorkerGroup:
+    def _custom_group(self, grader: CustomGrader) -> WorkerGroup:
         # Files of one directory share their graders; the same name elsewhere may be another function.
-        key = (kind, custom.function if custom else "", os.path.dirname(custom.file) if custom else "")  # noqa: PTH120
-        if key not in self._groups:
-            setup: dict[str, JSON] = setup_of(custom) if custom else {"kind": kind}
-            self._groups[key] = WorkerGroup(setup, self._size, self._limits[kind])
-        return self._groups[key]
+        key = (grader.function, os.path.dirname(grader.file))  # noqa: PTH120
+        if key not in self._custom:
+            start = partial(CustomWorker.start, grader, self._custom_limits)
+            self._custom[key] = WorkerGroup(start, self._size, self._custom_limits)
+        return self._custom[key]
 
     async def _ask(self, kind: str, request: dict[str, JSON], custom: CustomGrader | None = None) -> Grade:
         if self._closed:
             raise GraderUnavailable("the pool is closed")
         function = custom.function if custom else ""
+        group = self._custom_group(custom) if custom else self._jailed[kind]
         try:
-            reply = await self._group(kind, custom).ask(request)
+            reply = await group.ask(request)
         except GraderUnavailable as error:
             raise GraderUnavailable(f"{function or kind}: {error}") from error
         if "broken" in reply:
@@ -118,39 +117,3 @@ def _plain(value: Any) -> JSON:
 
 def _encodable(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
-
-
-class BlockingGraderPool:
-    """The same for plain threads: the pool lives on an event loop in a thread of its own."""
-
-    def __init__(self, workers: int | None = None, limits: Limits = DEFAULT_LIMITS) -> None:
-        self._pool = GraderPool(workers, limits)
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="graders", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        with suppress(GraderUnavailable):
-            self._run(self._pool.__aexit__())
-        self._run(self._loop.shutdown_default_executor())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
-
-    def grade_math(self, answer: str, gold: MathGold) -> Grade:
-        """As GraderPool.grade_math."""
-        return self._run(self._pool.grade_math(answer, gold))
-
-    def grade_gym(self, answer: str, task: GymEntry) -> Grade:
-        """As GraderPool.grade_gym."""
-        return self._run(self._pool.grade_gym(answer, task))
-
-    def grade_custom(self, answer: str, grader: CustomGrader) -> Grade:
-        """As GraderPool.grade_custom."""
-        return self._run(self._pool.grade_custom(answer, grader))

@@ -10,16 +10,16 @@ from pathlib import Path
 
 from ..errors import MetaAgentXError
 from ..types import CustomGrader
-from .custom import setup_of
+from .custom_workers import CustomWorker
 from .errors import GraderUnavailable
 from .pool import CUSTOM_LIMITS
-from .workers import Limits, WorkerGroup
+from .worker_group import GraderLimits, OverLimit, WorkerCrashed, WorkerLost
 
 PROBE = r"\boxed{0}"
 """The answer that graders are tried with."""
 
 
-async def check_graders(graders: Iterable[CustomGrader], limits: Limits = CUSTOM_LIMITS) -> None:
+async def check_graders(graders: Iterable[CustomGrader], limits: GraderLimits = CUSTOM_LIMITS) -> None:
     """Raise MetaAgentXError for the first grader that cannot be used, with its name, its file and the reason."""
     different = {(grader.function, str(Path(grader.file).parent)): grader for grader in reversed([*graders])}
     reasons = await asyncio.gather(*(_reason(grader, limits) for grader in different.values()))
@@ -29,18 +29,21 @@ async def check_graders(graders: Iterable[CustomGrader], limits: Limits = CUSTOM
             raise MetaAgentXError(f"the grader {grader.function}{owner} cannot be used: {reason}")
 
 
-async def _reason(grader: CustomGrader, limits: Limits) -> str:
+async def _reason(grader: CustomGrader, limits: GraderLimits) -> str:
     """Why a grader cannot be used; nothing if it can."""
-    group = WorkerGroup(setup_of(grader), 1, limits)
     try:
-        reply = await group.ask({"answer": PROBE, "data": grader.data})
+        worker = await CustomWorker.start(grader, limits)
     except GraderUnavailable as error:
         return str(error).removeprefix("the grading process did not start: ")
-    finally:
-        await group.close()
     tried = f"when it was tried with the answer {PROBE} and the data of its first task"
+    try:
+        reply = await worker.ask({"answer": PROBE, "data": grader.data})
+    except (OverLimit, WorkerLost) as error:
+        return f"{error}, {tried}"
+    except WorkerCrashed as error:
+        return f"it crashed, {tried}: {error}"
+    finally:
+        await worker.close()
     if "broken" in reply:
         return f"{reply['broken']}, {tried}"
-    if reply.get("over_limit"):
-        return f"{str(reply['reason']).replace('grading it', 'it')}, {tried}"
-    return f"it crashed, {tried}: {reply['reason']}" if reply.get("crashed") else ""
+    return f"{str(reply['reason']).replace('grading it', 'it')}, {tried}" if reply.get("over_limit") else ""

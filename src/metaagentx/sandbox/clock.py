@@ -5,12 +5,14 @@ evidence of the host's own: the processor time and the run-queue wait that the k
 outside has stopped (a run cannot signal anybody, itself included), and gaps in the host's own ticks.
 """
 
+import contextlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 TICK_SECONDS = 0.25
+_LOW_PRIORITY = 5
 # A tick may be this late on a busy machine before the lateness counts as a stall.
 LATE_SECONDS = 0.25
 # Where the kernel does not tell the run-queue wait: code that computes gets at least this share of a processor.
@@ -35,12 +37,23 @@ class ProcessHandle:
 
     def scheduling(self) -> Scheduling | None:
         """What the kernel says of it now; None when it is gone."""
+        pid = self._pid()
+        return read_scheduling(pid) if pid > 0 else None
+
+    def lower_priority(self) -> None:
+        """Let others compute first. There is no way back without privileges."""
+        pid = self._pid()
+        if pid > 0:
+            with contextlib.suppress(OSError):  # it is gone, or not ours to slow down
+                os.setpriority(os.PRIO_PROCESS, pid, _LOW_PRIORITY)
+
+    def _pid(self) -> int:
+        """Its number here; 0 or less when it is gone."""
         try:
             info = Path(f"/proc/self/fdinfo/{self._pidfd}").read_text()
-            pid = int(info.partition("\nPid:")[2].partition("\n")[0])
-            return read_scheduling(pid) if pid > 0 else None
+            return int(info.partition("\nPid:")[2].partition("\n")[0])
         except (OSError, ValueError):
-            return None
+            return 0
 
     def close(self) -> None:
         """Let the handle go."""

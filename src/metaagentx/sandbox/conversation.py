@@ -40,6 +40,7 @@ _READING_SECONDS = 0.002
 _WAKE_UP_SECONDS = 20e-6
 _LIMIT_AFTER_SECONDS = 0.2
 _STOPPED_SECONDS = 2.0
+_SHORT_TICK_SECONDS = 0.05
 # The host reads for all runs on one thread, so a second of its time costs the sender this many of its own.
 _READING_PRICE = 10.0
 # Code that is on the processor at each of the kernel's ticks and asleep in between uses at least this share of the
@@ -48,8 +49,12 @@ _TICK_SHARE = 0.002
 # A run that reaches its total was held up by the host or the machine if one of them took at least this share of it.
 _EVIDENCE_SHARE = 0.25
 _MAX_ANSWERS = 64
+# The kernel's count of ticks is coarse, and limits are whole seconds.
+_TICKS_SHARE = 0.5
 _CORES = os.cpu_count() or 1
 QUICK_SECONDS = 0.1
+# What a turn used before the first look at it is known to within this.
+SHORT_TICK_SECONDS = 0.05
 
 
 @dataclass(slots=True)
@@ -200,7 +205,7 @@ class Conversation:
         """
         if self._over or self._watching:
             return
-        due = self._loop.time() + (TICK_SECONDS if self._clock.started is not None else 4 * TICK_SECONDS)
+        due = self._loop.time() + self._look_after()
         if self._timer is None or self._timer.when() > due:
             if self._timer is not None:
                 self._timer.cancel()
@@ -248,6 +253,17 @@ class Conversation:
             why = ": the machine was too busy to run it" if starved else ""
             verdict = Verdict.INFRA if starved else Verdict.WALL
             self._stop(verdict, f"one turn took more than {limits.turn_seconds:g} s{why}")
+        elif limits.yield_after_seconds is not None and seconds > limits.yield_after_seconds:
+            self._child.lower_priority()
+
+    def _look_after(self) -> float:
+        """When to look: soon where a turn has a limit of its own, at its begin and when it comes close to the limit."""
+        if self._clock.started is None:
+            return 4 * TICK_SECONDS
+        limit, used = self._limits.turn_cpu_seconds, self._clock.turn_cpu_seconds
+        if limit is None:
+            return TICK_SECONDS
+        return min(TICK_SECONDS, max(_SHORT_TICK_SECONDS, limit - used)) if used else _SHORT_TICK_SECONDS
 
     @property
     def _charged_seconds(self) -> float:
@@ -444,7 +460,7 @@ class Conversation:
         Its processor time decides the verdict, so it is believed only when the run was too short for it by our clock,
         its waits included, for it can compute while it waits; otherwise the fork server is asked.
         """
-        most_cpu_seconds = (time.perf_counter() - self._started) * _CORES
+        most_cpu_seconds = self._most_cpu_seconds()
         words = _last_words(frame)
         self._done = replace(
             words,
@@ -458,6 +474,10 @@ class Conversation:
             self._child.ended.set_result(self._done)
         else:
             self._child.finish()
+
+    def _most_cpu_seconds(self) -> float:
+        """It cannot have used more processor time than there was since it began."""
+        return (time.perf_counter() - self._started) * _CORES if self._started else 0.0
 
     async def _reply(self, number: int, body: JSON) -> None:
         try:

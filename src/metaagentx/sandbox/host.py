@@ -12,12 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
-from . import memory
+from . import memory, selfattack
 from .cgroups import server_groups
 from .conversation import Conversation, ProgramUsage, Shared
 from .frames import JSON
 from .jail import NOBODY, launch
 from .job import Job, ProgramHook, Programs
+from .profile import Profile
 from .reading import FrameQueue
 from .server import Child, ForkServer
 from .session import Session
@@ -32,6 +33,7 @@ _WATCH_SECONDS = 0.5
 _TRIES = 3
 _MAX_PROGRAMS = 64
 _SHARED_THREADS = 1024
+_ATTACK_LIMITS = Limits(cpu_seconds=2, wall_seconds=10, asks=0)
 
 
 async def _no_asks(body: JSON) -> JSON:
@@ -43,7 +45,9 @@ class Sandbox:
 
     `min_tier` refuses weaker isolation than that; `tier` asks for that one exactly. `unisolated=True` is the explicit
     opt-in to run with none at all where the machine gives none; every result then says so. `warm` children wait ready
-    in each of `servers` fork servers. `libraries` are directories of packages that runs may import besides `workflow`.
+    in each of `servers` fork servers. `libraries` are directories of packages that runs may import besides `workflow`;
+    `profile` gives the servers installed packages and something to do before the first fork. At most `turns` runs
+    compute at a time, a few per core unless told otherwise.
     """
 
     def __init__(  # noqa: PLR0913 - all of them keywords, and most users name none
@@ -56,12 +60,16 @@ class Sandbox:
         servers: int | None = None,
         warm: int = 2,
         libraries: Mapping[str, Path] | None = None,
+        profile: Profile | None = None,
+        turns: int | None = None,
     ) -> None:
         self._wanted = (min_tier, tier, unisolated)
         self._max_runs = max_runs
         self._server_count = servers or min(os.cpu_count() or 1, 8)
         self._warm = warm
         self._libraries = libraries
+        self._profile = profile
+        self._turns = turns or max(8, 4 * (os.cpu_count() or 1))
         self._servers: list[ForkServer] = []
         self._pool: deque[Child] = deque()
         self._numbers = itertools.count(1)
@@ -71,19 +79,22 @@ class Sandbox:
 
     async def __aenter__(self) -> "Sandbox":
         refuse_what_does_not_fit(self._max_runs)
-        cores = os.cpu_count() or 1
         self._admitted = asyncio.Semaphore(self._max_runs)
         # Programs that runs ask for must not queue behind runs that wait for them.
         self._subruns = asyncio.Semaphore(_MAX_PROGRAMS)
-        self._shared = Shared(asyncio.Semaphore(max(8, 4 * cores)), FrameQueue())
+        self._shared = Shared(asyncio.Semaphore(self._turns), FrameQueue())
         self._starting: asyncio.Task[None] | None = None
         self._closed = False
         self.choice: Choice = await choose(*self._wanted)
-        self._launch = launch(self.choice.tier, self.choice.bubblewrap, self._libraries)
+        self._launch = await asyncio.to_thread(
+            launch, self.choice.tier, self.choice.bubblewrap, self._libraries, self._profile
+        )
         # In a user namespace of its own a run's threads count alone; elsewhere together with all of its user's.
         self._other_tasks = 0 if self.tier is Tier.T1 else _tasks_of_user() + self._max_runs + _SHARED_THREADS
         try:
             await self._ensure_servers()
+            if self._profile is not None and self.tier is not Tier.NONE:
+                await self._refuse_holes()
         except BaseException:
             await self._close()
             raise
@@ -149,6 +160,27 @@ class Sandbox:
         finally:
             await session.close()
 
+    @property
+    def process_ids(self) -> list[int]:
+        """The fork servers, each followed by its children: those at work and those that wait ready."""
+        return [pid for server in self._servers for pid in server.process_ids]
+
+    async def _refuse_holes(self) -> None:
+        """The tier was chosen by attacks on a bare server; one with a profile has more in it and is attacked again."""
+        with selfattack.targets() as target:
+
+            async def attempt(name: str) -> str | None:
+                code = selfattack.snippet(selfattack.ATTACKS[name])
+                result = await self.run(code, inputs={"target": target}, limits=_ATTACK_LIMITS)
+                return name if result.answer is True else None
+
+            holes = [name for name in await asyncio.gather(*map(attempt, selfattack.ATTACKS)) if name]
+        control = await self.run(selfattack.snippet(selfattack.CONTROL), limits=_ATTACK_LIMITS)
+        if control.answer is not True:
+            holes.append(f"honest code does not run ({control.detail or control.verdict})")
+        if holes:
+            raise SandboxUnavailable(f"{self.tier} does not hold for this profile: {', '.join(holes)}")
+
     async def _run_program(self, job: Job) -> Result:
         async with self._subruns:
             return await self._converse(job, _no_asks)
@@ -170,7 +202,8 @@ class Sandbox:
             talk = Conversation(child, limits, on_ask, self._shared, usage, excuse_slow_replies=excuse_slow_replies)
             self._running[child.number] = talk
             try:
-                result = await talk.run(job.frame(self._other_tasks), self.tier)
+                mapped_bytes = child.server.mapped_bytes if self._profile else 0
+                result = await talk.run(job.frame(self._other_tasks, mapped_bytes), self.tier)
             finally:
                 del self._running[child.number]
                 asyncio.get_running_loop().call_soon(self._refill)  # after the caller has its result

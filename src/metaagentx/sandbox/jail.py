@@ -13,14 +13,16 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
 from .inside import kernel
+from .profile import Profile, installed_files, mapped_files
 from .types import Tier
 
 NOBODY = 65534
+_PACKAGES = "/packages"
 _HERE = Path(__file__).resolve().parent
 # Importable inside under these names: the language, whose files are the same on both sides of the wall.
 LIBRARIES = {"workflow": _HERE.parent / "workflow"}
@@ -86,6 +88,22 @@ print(open("/proc/self/maps").read())
     return Interpreter(executable, stdlib, outside, loader)
 
 
+@cache
+def _profile_libraries(profile: Profile) -> tuple[Path, ...]:
+    """The system's shared libraries that a profile needs besides those of the bare interpreter."""
+    python, files = interpreter(), installed_files(profile)
+    # The packages may import any of the standard library; the one with a window system behind it would load that.
+    standard = [path for path in (python.stdlib / "lib-dynload").glob("*.so") if "tkinter" not in path.name]
+    command = [str(python.executable), *_FLAGS]
+    mapped = mapped_files(command, _ENVIRONMENT | dict(profile.environment), [*standard, *files.compiled])
+    own = (python.stdlib, *files.entries)
+    return tuple(
+        path
+        for path in mapped
+        if path not in python.libraries and not any(path.is_relative_to(directory) for directory in own)
+    )
+
+
 def _other_names(library: Path) -> list[str]:
     """The links beside a shared library that lead to it: the loader looks for libffi.so.8, not libffi.so.8.1.2."""
     stem = library.name.partition(".so")[0]
@@ -117,14 +135,27 @@ class Launch:
     prefix: tuple[str, ...]
     config: dict[str, object]
     """What the server is told once it has started."""
+    start_seconds: float = 20.0
 
     def command(self, control_fd: int) -> list[str]:
         """The whole command line."""
         return [*self.prefix, "-c", _ENTRY, str(control_fd)]
 
 
-def launch(tier: Tier, bubblewrap: Path | None = None, libraries: Mapping[str, Path] | None = None) -> Launch:
+def launch(
+    tier: Tier,
+    bubblewrap: Path | None = None,
+    libraries: Mapping[str, Path] | None = None,
+    profile: Profile | None = None,
+) -> Launch:
     """How to start a fork server of this tier, with further packages that runs may import."""
+    start = _launch(tier, bubblewrap, libraries, profile)
+    return replace(start, start_seconds=profile.start_seconds) if profile else start
+
+
+def _launch(
+    tier: Tier, bubblewrap: Path | None, libraries: Mapping[str, Path] | None, profile: Profile | None
+) -> Launch:
     packages = LIBRARIES | dict(libraries or {})
     config: dict[str, object] = {
         "tier": tier.value,
@@ -138,15 +169,23 @@ def launch(tier: Tier, bubblewrap: Path | None = None, libraries: Mapping[str, P
         "libraries": {name: str(path) for name, path in packages.items()},
         "path": str(_HERE),
         "uname": _assumed_uname() if tier is not Tier.NONE else None,
+        "profile": _profile_config(profile) if profile else None,
     }
     if tier is Tier.T1:
         assert bubblewrap is not None
-        return _jailed(bubblewrap, config, packages)
+        return _jailed(bubblewrap, config, packages, profile)
     python = interpreter()
     if tier is Tier.T2:
         # Installed packages may lie inside the standard library's directory: no need to read those.
-        config["readable"] = [str(p) for p in python.stdlib.iterdir() if not p.name.endswith("-packages")]
-        config |= {"landlock": True, "listable": [str(python.stdlib)]}
+        readable = [path for path in python.stdlib.iterdir() if not path.name.endswith("-packages")]
+        listable = [python.stdlib]
+        if profile:
+            # All that is installed: a package that may be read in part fails otherwise than one that is not there.
+            ours = {path.resolve() for path in profile.packages}
+            entries = installed_files(profile).entries
+            readable += [*ours, *{path.parent for path in entries if path not in ours}]
+            listable += [path.parent for path in ours]
+        config |= {"landlock": True, "readable": [*map(str, readable)], "listable": [*map(str, listable)]}
     return Launch(tier, (*_shell(), str(python.executable), *_FLAGS), config)
 
 
@@ -164,7 +203,15 @@ def _assumed_uname() -> list[str]:
     return [ours.sysname, _HOST_NAME, release.group() if release else "", "", ours.machine]
 
 
-def _jailed(bubblewrap: Path, config: dict[str, object], packages: Mapping[str, Path]) -> Launch:
+def _profile_config(profile: Profile) -> dict[str, object]:
+    """What the server is told of its profile; in a jail the path is another."""
+    path = dict.fromkeys(str(entry.parent) for entry in installed_files(profile).entries)
+    return {"path": [*path], "warm_up": profile.warm_up, "environment": dict(profile.environment)}
+
+
+def _jailed(
+    bubblewrap: Path, config: dict[str, object], packages: Mapping[str, Path], profile: Profile | None
+) -> Launch:
     python = interpreter()
     root = os.getuid() == 0
     standard = f"/python/{sys.platlibdir}/{python.stdlib.name}"
@@ -179,12 +226,17 @@ def _jailed(bubblewrap: Path, config: dict[str, object], packages: Mapping[str, 
     words += ["--ro-bind", str(python.stdlib), standard]
     for installed in python.stdlib.glob("*-packages"):
         words += ["--tmpfs", f"{standard}/{installed.name}", "--remount-ro", f"{standard}/{installed.name}"]
-    for library in python.libraries:
+    for library in (*python.libraries, *(_profile_libraries(profile) if profile else ())):
         words += ["--ro-bind", str(library), f"/python/so/{library.name}"]
         for name in _other_names(library):
             words += ["--symlink", library.name, f"/python/so/{name}"]
     for name, path in {"inside": _HERE / "inside", **packages}.items():
         words += ["--ro-bind", str(path), f"/app/{name}"]
+    if profile:
+        words += ["--dir", _PACKAGES]
+        for entry in installed_files(profile).entries:
+            words += ["--ro-bind", str(entry), f"{_PACKAGES}/{entry.name}"]
+        config["profile"] = _profile_config(profile) | {"path": [_PACKAGES]}
     words += ["--remount-ro", "/", "--chdir", "/"]
     for name, value in _ENVIRONMENT.items():
         words += ["--setenv", name, value]
@@ -193,7 +245,7 @@ def _jailed(bubblewrap: Path, config: dict[str, object], packages: Mapping[str, 
     config |= {
         "namespaces": flags,
         "landlock": kernel.landlock_version() > 0,
-        "readable": ["/python"],
+        "readable": ["/python", _PACKAGES] if profile else ["/python"],
         "libraries": {name: f"/app/{name}" for name in packages},
         "path": "/app",
     }

@@ -25,14 +25,14 @@ class Job:
     stdin: str
     limits: Limits
 
-    def frame(self, other_tasks: int) -> JSON:
-        """What the child reads once it is locked down."""
+    def frame(self, other_tasks: int, mapped_bytes: int = 0) -> JSON:
+        """What the child reads once it is locked down; `mapped_bytes` are the server's and come on top."""
         return {
             "code": self.code,
             "inputs": self.inputs,
             "stdin": self.stdin,
             "limits": {
-                "address_space_bytes": self.limits.memory_bytes,
+                "address_space_bytes": self.limits.memory_bytes + mapped_bytes,
                 "file_bytes": self.limits.output_bytes,
                 "threads": self.limits.threads + other_tasks,
             },

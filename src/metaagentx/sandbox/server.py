@@ -4,12 +4,14 @@ import array
 import asyncio
 import json
 import os
+import resource
 import socket
 import subprocess
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from .cgroups import server_groups
 from .clock import ProcessHandle, Scheduling, children_of, read_scheduling
@@ -17,10 +19,10 @@ from .introduction import introduce
 from .jail import Launch
 from .types import SandboxUnavailable
 
-START_SECONDS = 20.0
 _STOP_SECONDS = 5.0
 _LOOK_SECONDS = 0.5
 _ANCILLARY_BYTES = socket.CMSG_SPACE(8)  # two descriptors
+_UNKNOWN_MAPPED_BYTES = 1 << 30  # where the kernel hides other users' processes
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,11 @@ class Child:
     def scheduling(self) -> Scheduling | None:
         """What the kernel says of it now, as far as that is known."""
         return self.process.scheduling() if self.process else None
+
+    def lower_priority(self) -> None:
+        """Let others compute first, from now on."""
+        if self.process is not None:
+            self.process.lower_priority()
 
     def finish(self) -> None:
         """It says it is done: have its output handed over without waiting until it is torn down."""
@@ -123,14 +130,15 @@ class ForkServer:
                 pass_fds=[theirs.fileno()],
             )
         greeting = asyncio.ensure_future(self._greet(ours))
-        deadline = time.monotonic() + START_SECONDS
+        seconds = self._launch.start_seconds
+        deadline = time.monotonic() + seconds
         try:
             while not greeting.done():
                 await asyncio.wait([greeting], timeout=_LOOK_SECONDS)
                 if not greeting.done() and _any_stopped(self._process.pid):
                     raise SandboxUnavailable("the fork server was stopped from outside while it started")
                 if not greeting.done() and time.monotonic() > deadline:
-                    raise SandboxUnavailable(f"the fork server did not start within {START_SECONDS:.0f} s")
+                    raise SandboxUnavailable(f"the fork server did not start within {seconds:.0f} s")
             if not greeting.result():
                 raise SandboxUnavailable(f"the fork server did not start: {self._last_words()}")
         except BaseException:
@@ -146,6 +154,19 @@ class ForkServer:
             self._group = await asyncio.to_thread(server_groups().add, self._pid)
         await asyncio.wait([self._hello])
         return self._hello.result()
+
+    @property
+    def process_ids(self) -> list[int]:
+        """The server and the children that it has now, as numbered here; nothing where the kernel does not tell."""
+        return [] if self._pid is None else [self._pid, *children_of(self._pid)]
+
+    @property
+    def mapped_bytes(self) -> int:
+        """The address space that it has, and each child at its beginning."""
+        try:
+            return int(Path(f"/proc/{self._pid}/statm").read_text().split()[0]) * resource.getpagesize()
+        except OSError:
+            return _UNKNOWN_MAPPED_BYTES
 
     def replace_if_stopped(self) -> None:
         """Kill a server that something outside has stopped: its children could not be watched or ended.

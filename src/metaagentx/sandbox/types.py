@@ -71,6 +71,8 @@ class Limits:
     """For one turn, whatever delays it: for runs that serve many requests."""
     turn_cpu_seconds: float | None = None
     """Processor time for one turn; None: only the sum counts."""
+    yield_after_seconds: float | None = None
+    """A turn that lasts longer than this gives up some of its share of the processor, for good; None: it keeps it."""
     memory_bytes: int = 512 << 20
     output_bytes: int = 1 << 20
     """For standard output and standard error each."""

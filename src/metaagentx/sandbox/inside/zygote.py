@@ -31,6 +31,7 @@ _RUN_OOM_SCORE = 1000
 def main(control: socket.socket, config: "dict[str, Any]", oom_fd: int | None) -> NoReturn:
     """Enter the jail as far as the tier wants it, warm up, then serve until the host hangs up."""
     sys.argv, sys.orig_argv = [""], [""]
+    warm_up(config["profile"])
     preload(config["preload"], config["libraries"])
     confine(config)
     server = Zygote(control, config["namespaces"], seccomp_program(config["tier"]))
@@ -43,6 +44,18 @@ def main(control: socket.socket, config: "dict[str, Any]", oom_fd: int | None) -
     control.send(json.dumps({"hello": os.getpid(), "landlock": kernel.landlock_version()}).encode())
     server.serve()
     os._exit(0)
+
+
+def warm_up(profile: "dict[str, door.JSON] | None") -> None:
+    """Do what a profile wants done once; first of all, because packages may need the real `subprocess` to import."""
+    if profile is None:
+        return
+    environment = profile["environment"]
+    assert isinstance(environment, dict)
+    os.environ.update({name: str(value) for name, value in environment.items()})
+    sys.path += _strings(profile["path"])
+    module, _, function = str(profile["warm_up"]).partition(":")
+    getattr(importlib.import_module(module), function)()
 
 
 def preload(modules: list[str], libraries: dict[str, str]) -> None:
