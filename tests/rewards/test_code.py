@@ -337,9 +337,16 @@ LATE = {
         "say(0)\nwhile True:\n    n = read()['arguments'][0]\n    time.sleep(4)\n    say({'value': 2 * n})"
     ),
     "answers before it reads": "while True:\n    say({'value': 42})\n    time.sleep(2)\n    read()",
-    "computes in a thread": (
-        "threading.Thread(target=burn, args=(60,), daemon=True).start()\n"
-        "while True:\n    n = read()['arguments'][0]\n    time.sleep(1.5)\n    say({'value': 2 * n})"
+    "computes in a thread that began while the host owed a request": (
+        "thread = threading.Thread(target=burn, args=(3.2,))\nthread.start()\n"
+        "while True:\n    n = read()['arguments'][0]\n    thread.join()\n    say({'value': 2 * n})"
+    ),
+    "computes in two threads": (
+        "while True:\n    n = read()['arguments'][0]\n"
+        "    threads = [threading.Thread(target=burn, args=(3.2,)) for _ in 'ab']\n"
+        "    for thread in threads: thread.start()\n"
+        "    for thread in threads: thread.join()\n"
+        "    say({'value': 2 * n})"
     ),
 }
 
