@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import pytest
 
 from metaagentx.rewards.code import STOP_AFTER_FAILURES, CodeGrader
 from metaagentx.types import AssertTest, CodeTests, FunctionTest, Grade, StdinTest
+from tests.commands import command
 
 DATA = Path(__file__).parent.parent / "data"
 
@@ -254,3 +257,136 @@ assert fresh().n == 5
 assert list(numbers()) == [1, 2]
 """
     assert grade(source, CodeTests((AssertTest(checks),))) == Grade(1.0, True)
+
+
+# --- every grade ends, whatever the solution says to the host
+
+DOUBLE = CodeTests((FunctionTest((21,), 42), FunctionTest((-3,), -6)), entry_point="double", cpu_seconds=1)
+DOUBLE_ASSERT = CodeTests((AssertTest("assert double(21) == 42 and double(-3) == -6"),), "double", cpu_seconds=1)
+HONEST = "def double(n): return 2 * n"
+SPEAKS_AT_IMPORT = f"import sys\nsys.modules['door'].transport.send(0)\n{HONEST}"
+BAD_SPEAKERS = {
+    "an ask at import": SPEAKS_AT_IMPORT,
+    "an ask at import that says it is ready": f"import door\ndoor.transport.send({{'ready': True}})\n{HONEST}",
+    "two asks at import": f"import door\ndoor.transport.send({{'ready': True}})\ndoor.transport.send(0)\n{HONEST}",
+    "an ask in each call": "import door\ndef double(n):\n    door.transport.send(0)\n    return 2 * n",
+    "a request read away": "import os\ndef double(n):\n    os.read(3, 100)\n    return 2 * n",
+    "the door closed": f"import os\nos.close(4)\n{HONEST}",
+    "half a message": f"import os\nos.write(4, b'\\0\\0')\n{HONEST}",
+}
+
+
+@pytest.mark.parametrize("tests", [DOUBLE, DOUBLE_ASSERT], ids=["function", "assert"])
+def test_solutions_that_speak_out_of_turn_end_and_block_nobody(runner: asyncio.Runner, tests: CodeTests) -> None:
+    async def both() -> tuple[list[Grade], Grade]:
+        async with CodeGrader(concurrency=2) as grader:
+            bad = [asyncio.create_task(grader.grade(source, tests)) for source in BAD_SPEAKERS.values()]
+            honest = await asyncio.wait_for(grader.grade(HONEST, tests), 120)
+            return await asyncio.wait_for(asyncio.gather(*bad), 120), honest
+
+    grades, honest = runner.run(both())
+    assert honest.solved
+    for name, grade in zip(BAD_SPEAKERS, grades, strict=True):
+        assert not grade.solved and grade.reason, name
+    assert "protocol" in grades[0].reason
+
+
+def test_the_command_grades_a_solution_that_speaks_out_of_turn(tmp_path: Path) -> None:
+    tests, program = tmp_path / "tests.json", tmp_path / "answer.py"
+    tests.write_text(json.dumps({"entry_point": "double", "tests": [{"arguments": [21], "expected": 42}]}))
+    program.write_text(SPEAKS_AT_IMPORT)
+    done = command("grade", "--kind", "code", "--program", program, "--tests", tests)  # which has a timeout
+    assert done.returncode == 1 and "protocol" in done.stdout, done
+
+
+def ahead(body: str) -> str:
+    """A solution that answers by itself, one ask ahead of its requests as far as it can, and takes its time."""
+    return f"""
+import door, json, os, struct, threading, time
+def frame(value):
+    data = json.dumps(value).encode()
+    return struct.pack(">I", len(data)) + data
+def read():
+    return door.read_frame()["body"]
+number = 0
+def say(value):
+    global number
+    number += 1
+    os.write(4, frame({{"ask": number, "body": value}}))
+def burn(seconds):
+    t = time.process_time()
+    while time.process_time() < t + seconds: pass
+def double(n): return 2 * n
+say({{"ready": True}})
+{body}
+"""
+
+
+LATE = {
+    "sleeps before it answers": (
+        "while True:\n    n = read()['arguments'][0]\n    time.sleep(8)\n    say({'value': 2 * n})"
+    ),
+    "sleeps in slices": (
+        "while True:\n    n = read()['arguments'][0]\n    for _ in range(160): time.sleep(0.05)\n"
+        "    say({'value': 2 * n})"
+    ),
+    "computes before it answers": (
+        "while True:\n    n = read()['arguments'][0]\n    burn(3.2)\n    say({'value': 2 * n})"
+    ),
+    "stays one ask ahead and sleeps": (
+        "say(0)\nwhile True:\n    n = read()['arguments'][0]\n    time.sleep(4)\n    say({'value': 2 * n})"
+    ),
+    "answers before it reads": "while True:\n    say({'value': 42})\n    time.sleep(2)\n    read()",
+    "computes in a thread that began while the host owed a request": (
+        "thread = threading.Thread(target=burn, args=(3.2,))\nthread.start()\n"
+        "while True:\n    n = read()['arguments'][0]\n    thread.join()\n    say({'value': 2 * n})"
+    ),
+    "computes in two threads": (
+        "while True:\n    n = read()['arguments'][0]\n"
+        "    threads = [threading.Thread(target=burn, args=(3.2,)) for _ in 'ab']\n"
+        "    for thread in threads: thread.start()\n"
+        "    for thread in threads: thread.join()\n"
+        "    say({'value': 2 * n})"
+    ),
+}
+
+
+def test_no_solution_gets_more_time_by_answering_itself(runner: asyncio.Runner, grader: CodeGrader) -> None:
+    grades = grade_all(runner, grader, [(ahead(body), DOUBLE) for body in LATE.values()])
+    for name, grade in zip(LATE, grades, strict=True):
+        assert not grade.solved, (name, grade)
+    honest = ahead("while True:\n    n = read()['arguments'][0]\n    say({'value': 2 * n})")
+    assert runner.run(grader.grade(honest, DOUBLE)).solved  # or none of them tests what it says
+
+
+@pytest.mark.slow
+def test_a_slow_solution_is_no_fault_of_ours(runner: asyncio.Runner) -> None:
+    """Its calls take a good part of the time that the tests have: that is not the host being late."""
+    tests = CodeTests((AssertTest("for n in range(9): assert f(n) == n"),) * 8, "f", cpu_seconds=0.2)
+
+    async def graded() -> Grade:
+        async with CodeGrader(2) as grader:
+            return await asyncio.wait_for(
+                grader.grade("import time\ndef f(n):\n    time.sleep(4.5)\n    return n", tests, full=False), 300
+            )
+
+    assert not runner.run(graded()).solved
+
+
+def test_grades_go_on_when_every_fork_server_is_killed(runner: asyncio.Runner) -> None:
+    async def under_fire() -> tuple[list[Grade], list[str]]:
+        lost: list[str] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: lost.append(str(context)))
+        async with CodeGrader(8) as grader:
+            grades = [asyncio.create_task(grader.grade(HONEST, tests)) for tests in (DOUBLE, DOUBLE_ASSERT) * 30]
+            await asyncio.sleep(0.1)
+            for server in grader._sandbox._servers:
+                assert server._pid is not None
+                os.kill(server._pid, signal.SIGKILL)
+            result = await asyncio.wait_for(asyncio.gather(*grades), 120)
+        asyncio.get_running_loop().set_exception_handler(None)
+        return result, lost
+
+    grades, lost = runner.run(under_fire())
+    assert all(grade.solved for grade in grades)
+    assert lost == []

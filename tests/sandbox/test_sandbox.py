@@ -27,10 +27,10 @@ from metaagentx.sandbox import (
     memory,
 )
 from metaagentx.sandbox import host as host_module
-from metaagentx.sandbox.conversation import judge, kernel_limit
 from metaagentx.sandbox.jail import launch
 from metaagentx.sandbox.server import Ended
 from metaagentx.sandbox.tiers import attack
+from metaagentx.sandbox.verdicts import judge, kernel_limit
 
 QUICK = Limits(cpu_seconds=1, wall_seconds=3)
 

@@ -8,15 +8,12 @@ that the host spends on reading its messages.
 import asyncio
 import math
 import os
-import signal
 import time
 from collections import deque
 from dataclasses import dataclass, replace
 
-from . import memory
 from .clock import TICK_SECONDS, TurnClock, stall_of
 from .frames import JSON, BadFrame, Decoder, decode, encode
-from .inside.child import EXIT_MEMORY
 from .reading import FrameQueue
 from .server import Child, Ended
 from .types import (
@@ -30,6 +27,7 @@ from .types import (
     Tier,
     Verdict,
 )
+from .verdicts import judge, kernel_limit, last_line, last_words
 
 _READ_BYTES = 1 << 16
 # One message of this size is handled as it comes. The rest waits in line, and its sender pays for it.
@@ -43,9 +41,6 @@ _STOPPED_SECONDS = 2.0
 _SHORT_TICK_SECONDS = 0.05
 # The host reads for all runs on one thread, so a second of its time costs the sender this many of its own.
 _READING_PRICE = 10.0
-# Code that is on the processor at each of the kernel's ticks and asleep in between uses at least this share of the
-# time that the kernel counts.
-_TICK_SHARE = 0.002
 # A run that reaches its total was held up by the host or the machine if one of them took at least this share of it.
 _EVIDENCE_SHARE = 0.25
 _MAX_ANSWERS = 64
@@ -460,8 +455,8 @@ class Conversation:
         Its processor time decides the verdict, so it is believed only when the run was too short for it by our clock,
         its waits included, for it can compute while it waits; otherwise the fork server is asked.
         """
-        most_cpu_seconds = self._most_cpu_seconds()
-        words = _last_words(frame)
+        most_cpu_seconds = (time.perf_counter() - self._started) * _CORES
+        words = last_words(frame)
         self._done = replace(
             words,
             cpu_seconds=min(words.cpu_seconds, most_cpu_seconds),
@@ -474,10 +469,6 @@ class Conversation:
             self._child.ended.set_result(self._done)
         else:
             self._child.finish()
-
-    def _most_cpu_seconds(self) -> float:
-        """It cannot have used more processor time than there was since it began."""
-        return (time.perf_counter() - self._started) * _CORES if self._started else 0.0
 
     async def _reply(self, number: int, body: JSON) -> None:
         try:
@@ -538,62 +529,3 @@ class Conversation:
 def is_program(body: JSON) -> bool:
     """Whether this asks for a program to be run: its replies are late by the code's own doing."""
     return isinstance(body, dict) and body.get("kind") == "python"
-
-
-def _last_words(frame: dict[str, JSON]) -> Ended:
-    code, memory_bytes, cpu_seconds = frame["done"], frame.get("memory"), frame.get("cpu")
-    stdout, stderr = frame.get("stdout", ""), frame.get("stderr", "")
-    if (
-        type(code) is int
-        and 0 <= code <= 255
-        and type(memory_bytes) is int
-        and type(cpu_seconds) is float
-        and isinstance(stdout, str)
-        and isinstance(stderr, str)
-    ):
-        return Ended(code << 8, abs(cpu_seconds), abs(memory_bytes), stdout.encode(), stderr.encode())
-    raise BadFrame("an end that is none of ours")
-
-
-def kernel_limit(limits: Limits) -> int:
-    """The processor time at which the kernel kills a run: well above the limit, which the host sees to."""
-    return 4 * math.ceil(limits.cpu_seconds) + 30
-
-
-def judge(ended: Ended, limits: Limits, seconds: float) -> tuple[Verdict, str]:
-    """The verdict on a child that the host did not stop and that had its code for so many seconds.
-
-    No code can bring about `infra`: it would escape reward.
-    """
-    if ended.failure:
-        return Verdict.INFRA, ended.failure
-    if ended.cpu_seconds >= limits.cpu_seconds:
-        return Verdict.CPU, f"{ended.cpu_seconds:.2f} s of processor time; {limits.cpu_seconds:g} s are allowed"
-    if max(len(ended.stdout), len(ended.stderr)) >= limits.output_bytes:
-        return Verdict.OUTPUT, f"{limits.output_bytes} bytes of output or more"
-    if os.WIFSIGNALED(ended.status):
-        return _judge_signal(os.WTERMSIG(ended.status), ended, limits, seconds)
-    code = os.WEXITSTATUS(ended.status)
-    if code == EXIT_MEMORY:
-        return Verdict.MEMORY, f"more than {limits.memory_bytes >> 20} MiB of memory"
-    return (Verdict.OK, "") if code == 0 else (Verdict.SCRIPT_ERROR, last_line(ended.stderr) or f"exit code {code}")
-
-
-def _judge_signal(number: int, ended: Ended, limits: Limits, seconds: float) -> tuple[Verdict, str]:
-    if number == signal.SIGSYS:
-        return Verdict.VIOLATION, "a system call that no honest program makes"
-    if number != signal.SIGKILL:
-        return Verdict.SCRIPT_ERROR, f"ended by {signal.Signals(number).name}"
-    # Code in here cannot kill, itself included. But it can be on the processor at every tick and sleep in between, and
-    # be killed by the kernel, which counts ticks. That takes its time, and some of the processor's.
-    kernel_seconds = kernel_limit(limits)
-    if seconds * _CORES < kernel_seconds or ended.cpu_seconds < _TICK_SHARE * kernel_seconds:
-        return Verdict.INFRA, "killed from outside"
-    if memory.was_short():
-        return Verdict.INFRA, "killed from outside, probably because the machine was out of memory"
-    return Verdict.CPU, f"killed at its limit of {limits.cpu_seconds:g} s of processor time, counted in ticks"
-
-
-def last_line(stderr: bytes) -> str:
-    """The line that says most about a failure: where a traceback ends."""
-    return stderr.decode("utf-8", "replace").strip().rpartition("\n")[2][:500]

@@ -7,6 +7,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 _ROUND_SECONDS = 0.005
+# Between two rounds: a task that sleeps needs several turns of the loop to go on, and must not meet a round in each.
+_PAUSE_SECONDS = 0.002
 
 
 class FrameQueue:
@@ -25,10 +27,10 @@ class FrameQueue:
         """Do not call this any more."""
         self._waiting.pop(decode, None)
 
-    def _schedule(self) -> None:
+    def _schedule(self, pause: float = 0.0) -> None:
         if self._waiting and not self._scheduled:
             self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._call_some)
+            asyncio.get_running_loop().call_later(pause, self._call_some)
 
     def _call_some(self) -> None:
         deadline = time.perf_counter() + _ROUND_SECONDS
@@ -38,4 +40,4 @@ class FrameQueue:
                 decode()
         finally:
             self._scheduled = False
-            self._schedule()
+            self._schedule(_PAUSE_SECONDS)
