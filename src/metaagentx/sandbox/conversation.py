@@ -6,72 +6,27 @@ that the host spends on reading its messages.
 """
 
 import asyncio
-import math
 import os
 import time
-from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from .clock import TICK_SECONDS, TurnClock, stall_of
-from .frames import JSON, BadFrame, Decoder, decode, encode
-from .reading import FrameQueue
+from .frames import JSON, BadFrame, encode
+from .reading import FrameReader, FrameWriter
 from .server import Child, Ended
-from .types import (
-    KILL_SECONDS,
-    Ask,
-    BudgetExceeded,
-    Infra,
-    Limits,
-    ProtocolViolation,
-    Result,
-    Tier,
-    Verdict,
-)
+from .shared import ProgramUsage, Shared, is_program
+from .types import KILL_SECONDS, Ask, BudgetExceeded, Infra, Limits, ProtocolViolation, Result, Tier, Verdict
 from .verdicts import judge, kernel_limit, last_line, last_words
 
-_READ_BYTES = 1 << 16
-# One message of this size is handled as it comes. The rest waits in line, and its sender pays for it.
-_SMALL_BYTES = 1 << 12
-# How long one run may keep the host's thread before the others have it.
-_READING_SECONDS = 0.002
-# What the event loop itself spends on a wake-up, which nobody measures.
-_WAKE_UP_SECONDS = 20e-6
 _LIMIT_AFTER_SECONDS = 0.2
 _STOPPED_SECONDS = 2.0
-_SHORT_TICK_SECONDS = 0.05
-# The host reads for all runs on one thread, so a second of its time costs the sender this many of its own.
-_READING_PRICE = 10.0
+# What a turn used before the first look at it is known to within this.
+SHORT_TICK_SECONDS = 0.05
 # A run that reaches its total was held up by the host or the machine if one of them took at least this share of it.
 _EVIDENCE_SHARE = 0.25
 _MAX_ANSWERS = 64
-# The kernel's count of ticks is coarse, and limits are whole seconds.
-_TICKS_SHARE = 0.5
 _CORES = os.cpu_count() or 1
 QUICK_SECONDS = 0.1
-# What a turn used before the first look at it is known to within this.
-SHORT_TICK_SECONDS = 0.05
-
-
-@dataclass(slots=True)
-class ProgramUsage:
-    """What the programs that a run asked for have used."""
-
-    cpu_seconds: float = 0.0
-    idle_seconds: float = 0.0
-    starved_seconds: float = 0.0
-    """How long the machine kept them from computing."""
-    script_idle_seconds: float = 0.0
-    """How long the run itself has slept, which its programs then may not."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shared:
-    """What all runs of a sandbox share."""
-
-    turns: asyncio.Semaphore
-    """How many may compute at a time."""
-    frames: FrameQueue
-    """Runs whose messages wait to be decoded."""
 
 
 class Conversation:
@@ -94,8 +49,8 @@ class Conversation:
         self._programs = programs or ProgramUsage()
         self._excuse_slow_replies = excuse_slow_replies
         self._loop = asyncio.get_running_loop()
-        self._decoder = Decoder(limits.frame_bytes)
-        self._outbox: deque[memoryview] = deque()
+        self._writer = FrameWriter(child.write_fd)
+        self._reader = FrameReader(child.read_fd, limits, shared.frames, self)
         self._handlers: set[asyncio.Task[None]] = set()
         self._verdict: tuple[Verdict, str] | None = None
         self._error: BaseException | None = None
@@ -108,11 +63,8 @@ class Conversation:
         self._last_ask = 0
         self._asks = 0
         self._owed: set[int] = set()  # numbers of the asks without a reply
-        self._replies_sent = -1  # the code itself goes the same way and is none
         self._waits: dict[int, float] = {}  # number of an ask that only the host can be late with: when it came
         self._longest_wait = 0.0
-        self._door_bytes = 0
-        self._in_line = False
         self._reading_price = 0.0
         self._clock = TurnClock()
         self._cpu_seconds = 0.0
@@ -125,7 +77,7 @@ class Conversation:
         """Send the code in, answer its asks, and return when the child is gone."""
         child = self._child
         child.keep_bytes = self._limits.output_bytes
-        self._loop.add_reader(child.read_fd, self._read)
+        self._reader.start()
         # The host sees to the limit; the kernel's is for a host that has stopped. A short run never needs one.
         limit = self._loop.call_later(_LIMIT_AFTER_SECONDS, child.limit_cpu, kernel_limit(self._limits))
         self._deadline = self._loop.call_later(self._limits.total_seconds, self._reach_total)
@@ -134,7 +86,7 @@ class Conversation:
             self._handlers.add(first)
             first.add_done_callback(self._handlers.discard)
             ended = await asyncio.shield(child.ended)  # a cancelled run must still see whether its child is gone
-            self._drain()
+            self._reader.drain()
         finally:
             self._over = True
             limit.cancel()
@@ -144,9 +96,8 @@ class Conversation:
                 self._timer.cancel()
             for handler in self._handlers:
                 handler.cancel()
-            self._shared.frames.forget(self._handle_frames)
-            self._loop.remove_reader(child.read_fd)
-            self._loop.remove_writer(child.write_fd)
+            self._reader.close()
+            self._writer.close()
             child.close()
             if not child.ended.done() or self._quick:
                 self._loop.call_soon(child.kill)  # after the caller has its result
@@ -179,7 +130,7 @@ class Conversation:
             self._holds_permit = True
             self._started = self._started or now
             self._schedule_look()
-        self._write(data)
+        self._writer.write(data)
 
     def _end_turn(self) -> None:
         if self._clock.started is None:
@@ -258,7 +209,7 @@ class Conversation:
         limit, used = self._limits.turn_cpu_seconds, self._clock.turn_cpu_seconds
         if limit is None:
             return TICK_SECONDS
-        return min(TICK_SECONDS, max(_SHORT_TICK_SECONDS, limit - used)) if used else _SHORT_TICK_SECONDS
+        return min(TICK_SECONDS, max(SHORT_TICK_SECONDS, limit - used)) if used else SHORT_TICK_SECONDS
 
     @property
     def _charged_seconds(self) -> float:
@@ -296,108 +247,24 @@ class Conversation:
 
     # --- the door
 
-    def _write(self, data: bytes) -> None:
-        if self._over:  # a handler that would not be cancelled; the descriptor may be another run's by now
-            return
-        self._outbox.append(memoryview(data))
-        self._flush()
+    @property
+    def listens(self) -> bool:
+        """Whether what the run says still matters."""
+        return self._verdict is None and self._done is None
 
-    def _flush(self) -> None:
-        while self._outbox:
-            try:
-                sent = os.write(self._child.write_fd, self._outbox[0])
-            except BlockingIOError:
-                self._loop.add_writer(self._child.write_fd, self._flush)
-                return
-            except BrokenPipeError:
-                self._outbox.clear()  # it ended without reading; its exit says how
-                break
-            if sent == len(self._outbox[0]):
-                self._outbox.popleft()
-                self._replies_sent += 1
-            else:
-                self._outbox[0] = self._outbox[0][sent:]
-        self._loop.remove_writer(self._child.write_fd)
-
-    def _read(self) -> None:
-        """Take what has come. A small message is handled at once, the rest when its turn comes."""
-        started = time.thread_time()
-        whole = False
-        if self._receive(_READ_BYTES):
-            try:
-                small = self._decoder.size <= _SMALL_BYTES
-                whole = self._decoder.has_frame()
-                if whole and small and (frame := self._decoder.next_frame()) is not None:
-                    self._handle(decode(frame))
-                if self._decoder.has_frame() and self._verdict is None:
-                    self._wait_in_line()
-            except BadFrame as error:
-                self._refuse_frame(error)
-            whole = whole and small
-        self._pay_reading(time.thread_time() - started + _WAKE_UP_SECONDS, 1.0 if whole else _READING_PRICE)
-
-    def _receive(self, size: int) -> int:
-        """Move at most so many bytes from the door to the decoder; 0 when there are none."""
-        try:
-            data = os.read(self._child.read_fd, size)
-        except BlockingIOError:
-            return 0
-        if not data or self._verdict is not None or self._done is not None:
-            self._loop.remove_reader(self._child.read_fd)  # what comes after the end matters to nobody
-            return 0
-        self._door_bytes += len(data)
-        if self._door_bytes > self._limits.door_bytes:
-            self._stop(Verdict.BUDGET, f"more than {self._limits.door_bytes} bytes through the door")
-            return 0
-        self._decoder.add(data)
-        return len(data)
-
-    def _wait_in_line(self) -> None:
-        self._in_line = True
-        self._loop.remove_reader(self._child.read_fd)  # what comes after it waits, too
-        self._shared.frames.add(self._handle_frames)
-
-    def _handle_frames(self) -> None:
-        """Decode and handle messages that have waited, for a moment; others wait as well."""
-        self._in_line = False
-        if self._over:
-            return
-        started = time.thread_time()
-        self._decode_for(_READING_SECONDS)
-        self._pay_reading(time.thread_time() - started, _READING_PRICE)
-        if self._verdict is None and not self._in_line:
-            self._loop.add_reader(self._child.read_fd, self._read)
-
-    def _decode_for(self, seconds: float) -> None:
-        deadline = time.thread_time() + seconds
-        try:
-            while self._verdict is None and (frame := self._decoder.next_frame()) is not None:
-                self._handle(decode(frame))
-                if time.thread_time() > deadline and self._decoder.has_frame():
-                    self._wait_in_line()
-                    return
-        except BadFrame as error:
-            self._refuse_frame(error)
-
-    def _pay_reading(self, seconds: float, price: float) -> None:
+    def pay_reading(self, seconds: float, price: float) -> None:
+        """Charge the run for the time that the host has spent on its messages."""
         self._reading_price += price * seconds
         if self._charged_seconds >= self._limits.cpu_seconds:
             self._stop(Verdict.CPU, self._over_cpu())
 
-    def _refuse_frame(self, error: BadFrame) -> None:
-        self._stop(Verdict.PROTOCOL, str(error))
-        self._verdict = self._verdict or (Verdict.PROTOCOL, str(error))  # also when the news of its end was faster
+    def refuse_frame(self, verdict: Verdict, detail: str) -> None:
+        """End the run for what it sent."""
+        self._stop(verdict, detail)
+        self._verdict = self._verdict or (verdict, detail)  # also when the news of its end was faster
 
-    def _drain(self) -> None:
-        """What the child wrote just before its end may arrive after the news of it.
-
-        Only what the pipe holds now: a child that said it was done may be alive and go on writing.
-        """
-        if self._done is None and self._verdict is None:
-            self._receive(_READ_BYTES)
-            self._decode_for(math.inf)
-
-    def _handle(self, frame: JSON) -> None:
+    def handle(self, frame: JSON) -> None:
+        """Take one message of the run."""
         if self._verdict is not None or self._done is not None:
             return
         if not self._locked_down:  # the child's own first word, said before it reads any code
@@ -420,8 +287,9 @@ class Conversation:
         if self._asks >= self._limits.asks:
             self._stop(Verdict.BUDGET, f"more than {self._limits.asks} asks")
             return
-        # A reply that it has not read yet counts as open: who never reads cannot fill the host's memory.
-        if self._asks - self._replies_sent >= self._limits.open_asks:
+        # A reply that it has not read yet counts as open: who never reads cannot fill the host's memory. What went out
+        # first was the code.
+        if self._asks - (self._writer.sent - 1) >= self._limits.open_asks:
             raise BadFrame(f"more than {self._limits.open_asks} asks at a time")
         if self._clock.started is not None and self._turn_is_over_limit():
             return
@@ -493,7 +361,7 @@ class Conversation:
             self._longest_wait = max(self._longest_wait, time.perf_counter() - self._waits.pop(number))
         self._owed.discard(number)
         if self._owed:
-            self._write(reply)
+            self._writer.write(reply)
         else:
             await self._begin_turn(reply)
 
@@ -524,8 +392,3 @@ class Conversation:
             tier=tier,
             starved_seconds=self._clock.starved_seconds,
         )
-
-
-def is_program(body: JSON) -> bool:
-    """Whether this asks for a program to be run: its replies are late by the code's own doing."""
-    return isinstance(body, dict) and body.get("kind") == "python"

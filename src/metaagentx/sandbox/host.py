@@ -14,7 +14,7 @@ from types import TracebackType
 
 from . import memory, selfattack
 from .cgroups import server_groups
-from .conversation import Conversation, ProgramUsage, Shared
+from .conversation import Conversation
 from .frames import JSON
 from .jail import NOBODY, launch
 from .job import Job, ProgramHook, Programs
@@ -22,6 +22,7 @@ from .profile import Profile
 from .reading import FrameQueue
 from .server import Child, ForkServer
 from .session import Session
+from .shared import ProgramUsage, Shared
 from .tiers import Choice, choose
 from .types import Ask, Limits, Result, SandboxUnavailable, Tier, Verdict
 

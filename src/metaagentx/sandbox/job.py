@@ -4,8 +4,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
-from .conversation import QUICK_SECONDS, ProgramUsage, is_program
+from .conversation import QUICK_SECONDS
 from .frames import JSON
+from .shared import ProgramUsage, is_program
 from .types import Ask, BudgetExceeded, Infra, Limits, Result, Verdict
 
 _SUBRUN_OUTPUT_BYTES = 64 << 10

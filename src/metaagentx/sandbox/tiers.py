@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import selfattack
-from .conversation import Conversation, Shared
+from .conversation import Conversation
 from .inside import kernel
 from .jail import Launch, bubblewraps, interpreter, launch
 from .job import Job
 from .reading import FrameQueue
 from .server import ForkServer
+from .shared import Shared
 from .types import Limits, SandboxUnavailable, Tier, Verdict
 
 logger = logging.getLogger(__name__)
