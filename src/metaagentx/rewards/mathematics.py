@@ -39,6 +39,7 @@ _REGION = re.compile(r"[<>]|\\(?:le|ge|ne|cup|setminus)(?![a-zA-Z])")
 _NO_SOLUTION = re.compile(r"(?:thereisno|thereareno|no)(?:real)?solutions?(?:exists?)?")
 # A prime behind a number makes it minutes or feet; behind a letter it is part of a name.
 _PRIMED_NUMBER = re.compile(r"(?<![_\d.a-zA-Z{])\d[\d.]*\s*'|^(?:[^a-zA-Z']|\\[a-zA-Z]+)+'")
+_OUTWARD = re.compile(r"\s*\$?\s*(?:\\left\s*)?\]")
 _TIME_PART = re.compile(r"0\d(?!\d)")
 NONE = Fraction(0)
 
@@ -93,6 +94,8 @@ def judge(answer: str, gold: MathGold) -> str:
 def _same_answers(golds: list[str], given: str, gold: MathGold) -> bool:
     if len(golds) == 1 and (same := _same_region(golds[0], given)) is not None:
         return same
+    if _OUTWARD.match(gold.answers[0]) and (found := latex.items(given)) and not found.opening:
+        return False  # a bare list may stand for a pair, but `]0,1[` is no pair
     wanted = _gold_items(golds)
     tolerances = _tolerances(gold, len(wanted))
     if len(wanted) == 1:
@@ -209,7 +212,7 @@ def _same(gold: str, given: str, tolerance: Fraction = NONE) -> bool:
     gold, given = _MEMBER.sub("", gold).strip(), _MEMBER.sub("", given).strip()
     if _is_empty_set(gold) or _is_empty_set(given):
         return _is_empty_set(gold) and _is_empty_set(given)
-    for same in (_same_region(gold, given), _same_ratio(gold, given, tolerance)):
+    for same in (_same_region(gold, given), _same_ratio(gold, given)):
         if same is not None:
             return same
     structured = _same_structure(gold, given, tolerance)
@@ -232,7 +235,7 @@ def _same_region(gold: str, given: str) -> bool | None:
     return same_region(gold, given)
 
 
-def _same_ratio(gold: str, given: str, tolerance: Fraction) -> bool | None:
+def _same_ratio(gold: str, given: str) -> bool | None:
     """Ratios of three and more parts, in proportion, and times of day; None for anything else.
 
     A ratio of two parts is a fraction, which the parser reads by itself.
@@ -241,7 +244,9 @@ def _same_ratio(gold: str, given: str, tolerance: Fraction) -> bool | None:
         return None
     wanted, found = (latex.split(text, frozenset({":"})) for text in (gold, given))
     if any(_TIME_PART.match(part) for part in (*wanted[1:], *found[1:])):
-        return len(wanted) == len(found) and all(_same(*pair, tolerance) for pair in zip(wanted, found, strict=True))
+        # 7:05 is not 7:5: minutes have two digits.
+        digits = [[len(part) - len(part.lstrip("0123456789")) for part in parts[1:]] for parts in (wanted, found)]
+        return digits[0] == digits[1] and all(map(_same, wanted, found))
     if max(len(wanted), len(found)) < 3:
         return None
     if len(wanted) != len(found):
@@ -323,7 +328,8 @@ def _items(text: str) -> latex.Items | None:
         return None
     found = latex.items(text)
     if found and found.opening in ("", "⦃"):
-        return latex.Items(found.opening, found.closing, tuple(p for item in found.items for p in _signs(item)))
+        expanded = tuple(sign for item in found.items for sign in _signs(item))
+        return latex.Items(found.opening, found.closing, expanded, found.in_words)
     signs = _signs(text)
     return latex.Items("", "", tuple(signs)) if len(signs) > 1 else found
 
@@ -345,7 +351,7 @@ def _same_items(wanted: latex.Items, found: latex.Items, tolerance: Fraction) ->
     ones, others = list(wanted.items), list(found.items)
     if {wanted.opening, found.opening} <= {"", "⦃"}:
         return _matched(ones, others, lambda i, item: _same(ones[i], item, tolerance))
-    if "⦃" in (wanted.opening, found.opening) or len(ones) != len(others):
+    if "⦃" in (wanted.opening, found.opening) or len(ones) != len(others) or wanted.in_words or found.in_words:
         return False
     brackets = (wanted.opening + wanted.closing, found.opening + found.closing)
     # A vector may stand in angles; a bare list only for what is plainly a tuple.
