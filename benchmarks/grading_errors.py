@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from benchmarks.math_held_out import held_out
+from benchmarks.math_near_misses import near_misses
 from benchmarks.math_perturbations import Pair, pairs
 from metaagentx.rewards.pool import GraderPool
 from metaagentx.types import MathGold
@@ -32,7 +33,7 @@ async def grade_pairs(pool: GraderPool, chosen: list[Pair]) -> list[bool]:
 
 async def math_error_rates() -> list[ErrorRates]:
     """Errors by kind of pair."""
-    chosen = [*pairs(), *held_out()]
+    chosen = [*pairs(), *near_misses(), *held_out()]
     async with GraderPool() as pool:
         accepted = await grade_pairs(pool, chosen)
     rates = []

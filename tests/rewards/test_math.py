@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.grading_errors import grade_pairs
 from benchmarks.math_held_out import held_out
+from benchmarks.math_near_misses import KNOWN, near_misses
 from benchmarks.math_perturbations import Pair, aime, by_hand, generated, gsm8k
 from metaagentx.rewards import mathematics
 from metaagentx.rewards.pool import GraderPool
@@ -85,6 +86,10 @@ def test_held_out_pairs_are_never_paid_wrongly(runner: asyncio.Runner, pool: Gra
     wrong = misjudged(runner, pool, pairs)
     assert not [pair for pair in wrong if not pair.accept]
     assert len(wrong) <= 0.03 * sum(pair.accept for pair in pairs)
+
+
+def test_near_misses_are_refused(runner: asyncio.Runner, pool: GraderPool) -> None:
+    assert {(pair.gold, pair.answer) for pair in misjudged(runner, pool, list(near_misses()))} == KNOWN
 
 
 def test_defect_14_an_aime_answer_off_by_one_is_wrong(runner: asyncio.Runner, pool: GraderPool) -> None:

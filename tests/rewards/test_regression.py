@@ -12,7 +12,7 @@ from benchmarks.regression_math import different, math_golds, rewrite
 from metaagentx.rewards.code import CodeGrader
 from metaagentx.rewards.pool import GraderPool
 
-EVERY = {"written by hand": 2, "GSM8K": 10, "OlympiadBench examples": 2}
+EVERY = {"written by hand": 3, "GSM8K": 15, "OlympiadBench examples": 3}
 TOWER = "10^{10^{10^{10}}}"  # each answer to it costs a worker its whole time
 
 

@@ -186,6 +186,8 @@ class Items:
     opening: str
     closing: str
     items: tuple[str, ...]
+    in_words: bool = False
+    """Whether "and" or "or" joins them: then they are no tuple."""
 
 
 def connect(text: str) -> str:
@@ -197,11 +199,13 @@ def connect(text: str) -> str:
 
 def items(text: str) -> Items | None:
     """The elements of a list, set, tuple or interval; None for a single thing."""
-    parts = split(connect(text), SEPARATORS)
+    connected = connect(text)
+    parts = split(connected, SEPARATORS)
     if len(parts) > 1:
-        return Items("", "", tuple(part for part in parts if part))
+        in_words = len(split(connected, frozenset({",", ";"}))) < len(parts)
+        return Items("", "", tuple(part for part in parts if part), in_words)
     if len(text) > 1 and text[0] in "([⦃⟨" and text[-1] in ")]⦄⟩" and _wraps(text):
-        inner = split(text[1:-1], SEPARATORS)
+        inner = split(text[1:-1], SEPARATORS if text[0] == "⦃" else frozenset({",", ";"}))
         if len(inner) > 1 or text[0] == "⦃":
             return Items(text[0], text[-1], tuple(part for part in inner if part))
     return None

@@ -2,7 +2,7 @@ r"""Math answers: the last `\boxed{}` must have the value of the gold, no more a
 
 `read_answer` runs in the host and costs next to nothing: it takes the box and refuses what is too long, too deep or
 plainly explosive. The rest runs in a worker. The structure (lists, tuples, intervals, equations, matrices, units,
-bases) is compared here, element by element; the elements exactly when they are plain numbers, else by `values`.
+bases) is compared here, element by element; the elements exactly when they are plain numbers, else by `quantities`.
 No tolerance is granted that the task does not state. docs/graders.md has the rules and their measured errors.
 """
 
@@ -13,6 +13,7 @@ from fractions import Fraction
 from ..types import JSON, MathGold
 from ..workflow.protocol import last_boxed
 from . import exact, latex, units
+from .quantities import same_parsed, same_quantity
 
 MAX_TEXT = 1_000_000
 MAX_BOX = 2_000
@@ -37,8 +38,7 @@ _CONSTANT_WORDS = re.compile(
 _MEMBER = re.compile(r"[a-zA-Z](?:_\w)?\s*\\in(?![a-z])")
 _REGION = re.compile(r"[<>]|\\(?:le|ge|ne|cup|setminus)(?![a-zA-Z])")
 _NO_SOLUTION = re.compile(r"(?:thereisno|thereareno|no)(?:real)?solutions?(?:exists?)?")
-# A prime behind a number makes it minutes or feet; behind a letter it is part of a name.
-_PRIMED_NUMBER = re.compile(r"(?<![_\d.a-zA-Z{])\d[\d.]*\s*'|^(?:[^a-zA-Z']|\\[a-zA-Z]+)+'")
+_OUTWARD = re.compile(r"\s*\$?\s*(?:\\left\s*)?\]")
 _TIME_PART = re.compile(r"0\d(?!\d)")
 NONE = Fraction(0)
 
@@ -93,6 +93,8 @@ def judge(answer: str, gold: MathGold) -> str:
 def _same_answers(golds: list[str], given: str, gold: MathGold) -> bool:
     if len(golds) == 1 and (same := _same_region(golds[0], given)) is not None:
         return same
+    if _OUTWARD.match(gold.answers[0]) and (found := latex.items(given)) and not found.opening:
+        return False  # a bare list may stand for a pair, but `]0,1[` is no pair
     wanted = _gold_items(golds)
     tolerances = _tolerances(gold, len(wanted))
     if len(wanted) == 1:
@@ -209,11 +211,11 @@ def _same(gold: str, given: str, tolerance: Fraction = NONE) -> bool:
     gold, given = _MEMBER.sub("", gold).strip(), _MEMBER.sub("", given).strip()
     if _is_empty_set(gold) or _is_empty_set(given):
         return _is_empty_set(gold) and _is_empty_set(given)
-    for same in (_same_region(gold, given), _same_ratio(gold, given, tolerance)):
+    for same in (_same_region(gold, given), _same_ratio(gold, given)):
         if same is not None:
             return same
     structured = _same_structure(gold, given, tolerance)
-    return _same_quantity(gold, given, tolerance) if structured is None else structured
+    return same_quantity(gold, given, tolerance) if structured is None else structured
 
 
 def _is_empty_set(text: str) -> bool:
@@ -232,7 +234,7 @@ def _same_region(gold: str, given: str) -> bool | None:
     return same_region(gold, given)
 
 
-def _same_ratio(gold: str, given: str, tolerance: Fraction) -> bool | None:
+def _same_ratio(gold: str, given: str) -> bool | None:
     """Ratios of three and more parts, in proportion, and times of day; None for anything else.
 
     A ratio of two parts is a fraction, which the parser reads by itself.
@@ -241,7 +243,9 @@ def _same_ratio(gold: str, given: str, tolerance: Fraction) -> bool | None:
         return None
     wanted, found = (latex.split(text, frozenset({":"})) for text in (gold, given))
     if any(_TIME_PART.match(part) for part in (*wanted[1:], *found[1:])):
-        return len(wanted) == len(found) and all(_same(*pair, tolerance) for pair in zip(wanted, found, strict=True))
+        # 7:05 is not 7:5: minutes have two digits.
+        digits = [[len(part) - len(part.lstrip("0123456789")) for part in parts[1:]] for parts in (wanted, found)]
+        return digits[0] == digits[1] and all(map(_same, wanted, found))
     if max(len(wanted), len(found)) < 3:
         return None
     if len(wanted) != len(found):
@@ -251,7 +255,7 @@ def _same_ratio(gold: str, given: str, tolerance: Fraction) -> bool | None:
         products = (
             (rf"({a})\cdot({found[0]})", rf"({b})\cdot({wanted[0]})") for a, b in zip(wanted, found, strict=True)
         )
-        return all(_leaf(one, other, NONE) for one, other in products)
+        return all(same_parsed(one, other, NONE) for one, other in products)
     factors = {b / a if a else None for a, b in zip(ones, others, strict=True) if a or b}  # type: ignore[operator]
     return len(factors) == 1 and None not in factors and 0 not in factors
 
@@ -323,7 +327,8 @@ def _items(text: str) -> latex.Items | None:
         return None
     found = latex.items(text)
     if found and found.opening in ("", "⦃"):
-        return latex.Items(found.opening, found.closing, tuple(p for item in found.items for p in _signs(item)))
+        expanded = tuple(sign for item in found.items for sign in _signs(item))
+        return latex.Items(found.opening, found.closing, expanded, found.in_words)
     signs = _signs(text)
     return latex.Items("", "", tuple(signs)) if len(signs) > 1 else found
 
@@ -334,7 +339,7 @@ def _same_single(wanted: latex.Items | None, found: latex.Items | None, gold: st
     assert structured is not None
     if structured.opening == "⦃":
         return len(structured.items) == 1 and _same(structured.items[0], single)
-    return structured.opening in ("(", "[") and bool(_leaf(gold, given, NONE))
+    return structured.opening in ("(", "[") and bool(same_parsed(gold, given, NONE))
 
 
 def _same_items(wanted: latex.Items, found: latex.Items, tolerance: Fraction) -> bool:
@@ -345,72 +350,13 @@ def _same_items(wanted: latex.Items, found: latex.Items, tolerance: Fraction) ->
     ones, others = list(wanted.items), list(found.items)
     if {wanted.opening, found.opening} <= {"", "⦃"}:
         return _matched(ones, others, lambda i, item: _same(ones[i], item, tolerance))
-    if "⦃" in (wanted.opening, found.opening) or len(ones) != len(others):
+    if "⦃" in (wanted.opening, found.opening) or len(ones) != len(others) or wanted.in_words or found.in_words:
         return False
     brackets = (wanted.opening + wanted.closing, found.opening + found.closing)
     # A vector may stand in angles; a bare list only for what is plainly a tuple.
     if brackets[0] != brackets[1] and not set(brackets) <= {"", "()", "⟨⟩"}:
         return False
     return all(_same(one, other, tolerance) for one, other in zip(ones, others, strict=True))
-
-
-def _same_quantity(gold: str, given: str, tolerance: Fraction) -> bool:
-    if _PRIMED_NUMBER.search(gold) or _PRIMED_NUMBER.search(given):
-        one, other = gold.rstrip("'"), given.rstrip("'")
-        primes = (len(gold) - len(one), len(given) - len(other))
-        return primes[0] == primes[1] > 0 and _same(one, other, tolerance)
-    wanted, found = units.quantity(gold), units.quantity(given)
-    if wanted.unit and found.unit and wanted.unit != found.unit:
-        return False
-    if wanted.percent != found.percent:
-        return _same_percent(wanted, found, tolerance)
-    if (wanted.unit != found.unit) and _same_leaf(gold, given.replace(r"\text", ""), tolerance):
-        return True
-    return _same_leaf(wanted.value, found.value, tolerance)
-
-
-def _same_percent(wanted: units.Quantity, found: units.Quantity, tolerance: Fraction) -> bool:
-    r"""`60\%` is 0.6, and also 60 where the task asked for a percentage: never for a number up to 1."""
-    one, other = exact.number(latex.bare(wanted.value)), exact.number(latex.bare(found.value))
-    if one is None or other is None:
-        return _same_leaf(wanted.value, found.value, tolerance)
-    if one == other:
-        return abs(one) > 1
-    share, plain = (one, other) if wanted.percent else (other, one)
-    return abs(share / 100 - plain) <= tolerance
-
-
-def _same_leaf(gold: str, given: str, tolerance: Fraction) -> bool:
-    gold, given = latex.bare(gold), latex.bare(given)
-    if latex.squeeze(gold) == latex.squeeze(given):
-        return True
-    one, other = exact.number(gold), exact.number(given)
-    if one is not None and other is not None:
-        return abs(one - other) <= tolerance
-    based = (exact.with_base(gold), exact.with_base(given))
-    if based != (None, None):
-        return _same_based(*based, gold, given)
-    words = [re.sub(r"[\s().]|\\text|[{}]", "", text).casefold() for text in (gold, given)]
-    if all(word.isalpha() and (len(word) > 2 or word == "no") for word in words):
-        return words[0] == words[1]
-    return bool(_leaf(gold, given, tolerance))
-
-
-def _same_based(wanted: tuple[str, int] | None, found: tuple[str, int] | None, gold: str, given: str) -> bool:
-    """A gold with a base wants these digits, in this base when one is stated; else the value decides."""
-    if wanted and found:
-        return wanted == found
-    if wanted:
-        return given.strip().upper() == wanted[0]
-    assert found is not None
-    value = exact.value_in_base(*found)
-    return value is not None and value == exact.number(gold)
-
-
-def _leaf(gold: str, given: str, tolerance: Fraction) -> bool | None:
-    from .values import same_value
-
-    return same_value(gold, given, tolerance)
 
 
 def warm_up() -> None:

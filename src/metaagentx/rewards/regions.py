@@ -22,6 +22,7 @@ _LABEL = re.compile(rf"{_VARIABLE.pattern}\s*=\s*(?=[\[(⦃\\])")
 _BUILDER = re.compile(
     rf"⦃\s*({_VARIABLE.pattern})\s*(?:\\in\s*\\Rset)?\s*(?:\\mid|:|\|)\s*(?:{_VARIABLE.pattern}\s*\\in\s*\\Rset\s*,)?(.+)⦄"
 )
+_CLOSED_INFINITY = re.compile(r"\\infty\s*\]|\[\s*-\s*\\infty")
 _ABSOLUTE = re.compile(r"\|([^|]+)\|")
 _UPWARD = ("<", r"\le")
 _FLIPPED = {"<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le", r"\ne": r"\ne"}
@@ -37,6 +38,8 @@ class Region:
 
 def same_region(gold: str, answer: str) -> bool | None:
     """Whether two cleaned texts describe one set of real numbers; None when one of them describes none."""
+    if bool(_CLOSED_INFINITY.search(gold)) is not bool(_CLOSED_INFINITY.search(answer)):
+        return False  # [3,\infty] is no set of real numbers
     wanted, given = read_region(gold), read_region(answer)
     if wanted is None or given is None:
         return None
@@ -101,7 +104,7 @@ def _read_brackets(text: str) -> Region | None:
     if len(constants) != 2:
         return None
     low, high = constants
-    # [3,\infty] is no set of real numbers and (2,-1) is a pair, not an interval.
+    # (2,-1) is a pair, not an interval.
     if (
         (low.is_infinite and found.opening == "[")
         or (high.is_infinite and found.closing == "]")

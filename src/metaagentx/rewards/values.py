@@ -31,6 +31,9 @@ _NATURAL_LOG = re.compile(r"\\log\s*_\s*\{?\s*e\s*\}?(?![a-z])")
 _PRIMES = re.compile(r"(\\[a-zA-Z]+|[a-zA-Z])(?:_(\w)|_\{(\w+)\})?('+)")
 _IN_PARENTHESES = r"\(\s*[-+]?\s*(?:[\d.]+|\d+\s*/\s*\d+|\\frac\{\d+\}\{\d+\})\s*\)"
 _PRODUCT = re.compile(rf"({_IN_PARENTHESES})\s*(?=\(|\d|\\frac)|(?<![_^\w.}}])(\d+(?:\.\d+)?)\s*(?={_IN_PARENTHESES})")
+_MIXED = re.compile(r"(?<![\w.^}])(\d+)\s*(?:\\frac\{(\d+)\}\{(\d+)\}|\s(\d+)\s*/\s*(\d+))")
+# Two numbers side by side are no sum, as the parser takes them to be, nor anything else.
+_SIDE_BY_SIDE = re.compile(r"(?<![_^\d.])\d[\d.]*(?:\s+\.?\d|\s*⦃|\s*\{\s*\d+\s*\})")
 _PARSER_WORDS = {"⦃": r"\{", "⦄": r"\}", "⟨": "(", "⟩": ")", r"\Rset": r"\mathbb{R}", r"\Zset": r"\mathbb{Z}"}
 _EXACT = Fraction(0)
 _POINTS, _SIGNED_POINTS = 4, 2
@@ -71,13 +74,18 @@ def same_equation(gold: tuple[str, str], answer: tuple[str, str]) -> bool:
 
 @lru_cache(maxsize=512)
 def parse(text: str) -> Basic | MatrixBase | None:
-    """What the text means to sympy, decimals exact, evaluated as little as possible."""
+    """What the text means to sympy, decimals exact, evaluated as little as possible; None when it means nothing."""
+    text = _MIXED.sub(_add_fraction, text)
+    if _SIDE_BY_SIDE.search(text):
+        return None
     for word, parser_word in _PARSER_WORDS.items():
         text = text.replace(word, parser_word)
     text = _NATURAL_LOG.sub(r"\\ln ", text)
     text = _NAMED_INDEX.sub(r"_{\1}", text)  # the sun's mass has an index the parser does not know
     # The parser drops primes: x' would be x.
     text = _PRIMES.sub(lambda match: f"{match[1]}_{{{match[2] or match[3] or ''}p{len(match[4])}}}", text)
+    if "'" in text:
+        return None
     text = _PRODUCT.sub(lambda match: rf"{match[0].strip()}\cdot ", text)  # it takes 2(3) for a mixed number, 5
     text = _DEGREES.sub(r"(\\frac{\1\\pi}{180})", text)
     text = _DECIMAL.sub(lambda match: f"(\\frac{{{int(match[1] + match[2])}}}{{1{'0' * len(match[2])}}})", text)
@@ -91,6 +99,12 @@ def parse(text: str) -> Basic | MatrixBase | None:
             continue
         return parsed if isinstance(parsed, Basic | MatrixBase) else None
     return None
+
+
+def _add_fraction(match: re.Match[str]) -> str:
+    """A mixed number as a sum: before a symbol the parser would take it for a product."""
+    whole, above, below = match[1], match[2] or match[4], match[3] or match[5]
+    return rf"({whole}+\frac{{{above}}}{{{below}}})" if int(above[:20]) < int(below[:20]) else match[0]
 
 
 class _QuickReader(_Latex2Sympy):  # type: ignore[misc]
