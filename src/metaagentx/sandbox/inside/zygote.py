@@ -31,6 +31,7 @@ def main(config_text: str) -> NoReturn:
     """Enter the jail as far as the tier wants it, warm up, then serve until the host hangs up."""
     config = json.loads(config_text)
     control = socket.socket(fileno=config["control_fd"])
+    gc.disable()  # imports make objects that stay: looking for others would take a tenth of the time
     warm_up(config["profile"])
     preload(config["preload"], config["libraries"])
     confine(config)
@@ -39,7 +40,6 @@ def main(config_text: str) -> NoReturn:
     child.execute("pass", {})
     gc.collect()
     gc.freeze()
-    gc.disable()
     control.send(json.dumps({"hello": os.getpid(), "landlock": kernel.landlock_version()}).encode())
     server.serve()
     os._exit(0)
