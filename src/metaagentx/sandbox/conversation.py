@@ -36,7 +36,7 @@ _TICKS_SHARE = 0.5
 _CORES = os.cpu_count() or 1
 QUICK_SECONDS = 0.1
 # What a turn used before the first look at it is known to within this.
-SHORT_TICK_SECONDS = 0.05
+SHORT_TICK_SECONDS = 0.02
 
 
 @dataclass(slots=True)
