@@ -622,3 +622,18 @@ for _ in asked: transport.receive()
 """
     result = run(code, limits=Limits(cpu_seconds=1, wall_seconds=10))
     assert result.verdict is Verdict.BUDGET and "programs used all" in result.detail, result
+
+
+def test_a_late_reply_is_never_taken_for_that_of_another_request(runner: asyncio.Runner, sandbox: Sandbox) -> None:
+    code = "import door, time\nreply = {'ready': True}\nwhile True:\n    reply = door.ask(reply)\n    time.sleep(0.3)"
+
+    async def serve() -> JSON:
+        async with sandbox.serve(code) as session:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(session.request("first"), 0.1)
+            with pytest.raises(RuntimeError, match="one request at a time"):
+                await session.request("second")
+            await asyncio.sleep(1)
+            return await session.request("third")
+
+    assert runner.run(serve()) == "third"

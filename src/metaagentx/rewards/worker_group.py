@@ -21,7 +21,7 @@ from .errors import GraderUnavailable
 PATIENCE_SECONDS = 0.3
 SLOW_PER_WORKER = 4
 ATTEMPTS = 3
-_BUSY_FACTOR = 20
+_BUSY_FACTOR = 50
 _CLOSE_SECONDS = 30.0
 _REQUESTS_PER_WORKER = 5000  # then a fresh one, so that caches cannot grow for ever
 

@@ -21,7 +21,7 @@ from .verdicts import judge, kernel_limit, last_line, last_words
 _LIMIT_AFTER_SECONDS = 0.2
 _STOPPED_SECONDS = 2.0
 # What a turn used before the first look at it is known to within this.
-SHORT_TICK_SECONDS = 0.05
+SHORT_TICK_SECONDS = 0.02
 # A run that reaches its total was held up by the host or the machine if one of them took at least this share of it.
 _EVIDENCE_SHARE = 0.25
 _MAX_ANSWERS = 64

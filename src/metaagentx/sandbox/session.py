@@ -31,6 +31,7 @@ class Session:
         """How the run ended; None while it can take requests."""
         self._error: BaseException | None = None
         self._ready = False
+        self._owes_reply = False
         self._requests: asyncio.Queue[JSON] = asyncio.Queue()
         self._reply: asyncio.Future[JSON] | None = None
         self._run: asyncio.Task[Result] | None = None
@@ -43,18 +44,16 @@ class Session:
 
     async def request(self, body: JSON) -> JSON:
         """Send a request and return the reply; raise SessionEnded when the run is over, or an error of our own side."""
-        if self._reply is not None and not self._reply.done():
+        if self._owes_reply:  # also to a request whose caller was cancelled: the next reply is that one's
             raise RuntimeError("a session takes one request at a time")
-        if self._error is None and self.result is None:
-            self._reply = asyncio.get_running_loop().create_future()
-            self._requests.put_nowait(body)
-            await asyncio.wait([self._reply])
-            if not self._reply.cancelled():
-                return self._reply.result()
         if self._error is not None:
             raise self._error
-        assert self.result is not None
-        raise SessionEnded(self.result)
+        if self.result is not None:
+            raise SessionEnded(self.result)
+        self._owes_reply = True
+        self._reply = asyncio.get_running_loop().create_future()
+        self._requests.put_nowait(body)
+        return await self._reply
 
     async def next_request(self, reply: JSON) -> JSON:
         """Answers the run's asks: take the reply it hands over, and wait for the next request."""
@@ -62,8 +61,10 @@ class Session:
             if reply != READY:
                 raise ProtocolViolation("it replied before it was asked")
             self._ready = True
-        elif self._reply is not None and not self._reply.done():
-            self._reply.set_result(reply)
+        else:
+            self._owes_reply = False
+            if self._reply is not None and not self._reply.done():
+                self._reply.set_result(reply)
         return await self._requests.get()
 
     async def close(self) -> None:
@@ -79,5 +80,6 @@ class Session:
             self._error = error
         else:
             self.result = run.result()
+        self._owes_reply = False
         if self._reply is not None and not self._reply.done():
-            self._reply.cancel()
+            self._reply.set_exception(self._error or SessionEnded(run.result()))

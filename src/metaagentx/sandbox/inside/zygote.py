@@ -31,6 +31,7 @@ _RUN_OOM_SCORE = 1000
 def main(control: socket.socket, config: "dict[str, Any]", oom_fd: int | None) -> NoReturn:
     """Enter the jail as far as the tier wants it, warm up, then serve until the host hangs up."""
     sys.argv, sys.orig_argv = [""], [""]
+    gc.disable()  # imports make objects that stay: looking for others would take a tenth of the time
     warm_up(config["profile"])
     preload(config["preload"], config["libraries"])
     confine(config)
@@ -40,7 +41,6 @@ def main(control: socket.socket, config: "dict[str, Any]", oom_fd: int | None) -
     child.execute("pass", {})
     gc.collect()
     gc.freeze()
-    gc.disable()
     control.send(json.dumps({"hello": os.getpid(), "landlock": kernel.landlock_version()}).encode())
     server.serve()
     os._exit(0)
