@@ -5,8 +5,8 @@ PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-# Test files run side by side in so many processes.
-WORKERS ?= 2
+# How many processes run test files side by side. Many tests wait, so more than two are faster on two cores.
+WORKERS ?= 3
 
 .PHONY: help quickstart compare test test-all check fix bench clean
 
