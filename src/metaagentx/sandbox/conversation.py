@@ -73,18 +73,19 @@ class Conversation:
         self._watching = False
         self._holds_permit = False
 
-    async def run(self, job: JSON, tier: Tier) -> Result:
-        """Send the code in, answer its asks, and return when the child is gone."""
+    async def run(self, job: JSON, tier: Tier, total_seconds: float) -> Result:
+        """Send the code in, answer its asks, and return when the child is gone, after this time at the latest."""
         child = self._child
         child.keep_bytes = self._limits.output_bytes
         self._reader.start()
         # The host sees to the limit; the kernel's is for a host that has stopped. A short run never needs one.
         limit = self._loop.call_later(_LIMIT_AFTER_SECONDS, child.limit_cpu, kernel_limit(self._limits))
-        self._deadline = self._loop.call_later(self._limits.total_seconds, self._reach_total)
+        self._deadline = self._loop.call_later(total_seconds, self._reach_total, total_seconds)
         try:
-            first = asyncio.ensure_future(self._begin_turn(encode(job)))
-            self._handlers.add(first)
-            first.add_done_callback(self._handlers.discard)
+            if self._shared.turns.locked():
+                self._keep(self._loop.create_task(self._begin_turn(encode(job))))
+            else:
+                await self._begin_turn(encode(job))  # at once
             ended = await asyncio.shield(child.ended)  # a cancelled run must still see whether its child is gone
             self._reader.drain()
         finally:
@@ -221,9 +222,9 @@ class Conversation:
         price = self._reading_price
         return f"{text}, and reading its messages counts as {price:.2f} s" if price > 0.1 else text
 
-    def _reach_total(self) -> None:
+    def _reach_total(self, total: float) -> None:
         """Its time is up. The machinery's fault it is only if the host or the machine took a good part of it."""
-        now, total = time.perf_counter(), self._limits.total_seconds
+        now = time.perf_counter()
         waits = [now - since for since in self._waits.values()]
         late = stall_of(TICK_SECONDS + self._loop.time() - self._deadline.when())  # the host itself has stood still
         starved = self._clock.starved_seconds + self._programs.starved_seconds + late
@@ -298,7 +299,9 @@ class Conversation:
         if self._excuse_slow_replies and not is_program(frame["body"]):
             self._waits[number] = time.perf_counter()
         self._end_turn()
-        handler = self._loop.create_task(self._reply(number, frame["body"]))
+        self._keep(self._loop.create_task(self._reply(number, frame["body"])))
+
+    def _keep(self, handler: "asyncio.Task[None]") -> None:
         self._handlers.add(handler)
         handler.add_done_callback(self._handlers.discard)
 

@@ -195,16 +195,16 @@ class Sandbox:
             if (left := deadline - time.monotonic()) <= 0:
                 break
             try:
-                async with asyncio.timeout(left):
-                    child = await self._child()
+                warm = self._warm_child()
+                child = warm if warm is not None else await asyncio.wait_for(self._child(), left)
             except TimeoutError:
                 return self._refused(f"no fork server within {left:g} s")
-            limits = replace(job.limits, total_seconds=max(0.0, deadline - time.monotonic()))
-            talk = Conversation(child, limits, on_ask, self._shared, usage, excuse_slow_replies=excuse_slow_replies)
+            talk = Conversation(child, job.limits, on_ask, self._shared, usage, excuse_slow_replies=excuse_slow_replies)
             self._running[child.number] = talk
             try:
                 mapped_bytes = child.server.mapped_bytes if self._profile else 0
-                result = await talk.run(job.frame(self._other_tasks, mapped_bytes), self.tier)
+                frame = job.frame(self._other_tasks, mapped_bytes)
+                result = await talk.run(frame, self.tier, max(0.0, deadline - time.monotonic()))
             finally:
                 del self._running[child.number]
                 asyncio.get_running_loop().call_soon(self._refill)  # after the caller has its result
@@ -217,13 +217,16 @@ class Sandbox:
 
     # --- children and servers
 
+    def _warm_child(self) -> Child | None:
+        while self._pool:
+            child = self._pool.popleft()
+            if not child.ended.done():
+                return child
+            child.close()
+        return None
+
     async def _child(self) -> Child:
         while True:
-            while self._pool:
-                child = self._pool.popleft()
-                if not child.ended.done():
-                    return child
-                child.close()
             if alive := [server for server in self._servers if server.alive]:
                 return self._spawn(alive)
             if self._closed:

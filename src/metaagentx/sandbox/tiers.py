@@ -105,7 +105,7 @@ async def attack(start: Launch) -> list[str]:
             async def attempt(number: int, code: str) -> tuple[Verdict, object, str]:
                 job = Job(selfattack.snippet(code), {"target": target}, "", _LIMITS)
                 talk = Conversation(server.spawn(number), _LIMITS, _nobody, shared)
-                result = await talk.run(job.frame(1 << 14), start.tier)
+                result = await talk.run(job.frame(1 << 14), start.tier, _LIMITS.total_seconds)
                 return result.verdict, result.answer, result.detail
 
             ended = await asyncio.gather(*(attempt(n, code) for n, code in enumerate(snippets.values(), 1)))
