@@ -195,8 +195,11 @@ class Sandbox:
             if (left := deadline - time.monotonic()) <= 0:
                 break
             try:
-                warm = self._warm_child()
-                child = warm if warm is not None else await asyncio.wait_for(self._child(), left)
+                child = self._warm_child()
+                if child is None:
+                    # Not wait_for: a task of its own could finish with a child while its caller is canceled.
+                    async with asyncio.timeout(left):
+                        child = await self._child()
             except TimeoutError:
                 return self._refused(f"no fork server within {left:g} s")
             talk = Conversation(child, job.limits, on_ask, self._shared, usage, excuse_slow_replies=excuse_slow_replies)
