@@ -260,8 +260,9 @@ class Sandbox:
     async def _start_servers(self) -> None:
         dead = [server for server in self._servers if not server.alive]
         missing = [ForkServer(self._launch) for _ in range(self._server_count - len(self._servers) + len(dead))]
-        self._servers = [server for server in self._servers if server.alive] + missing  # all are closed in the end
+        self._servers += missing  # all are closed in the end, also when this is canceled
         await asyncio.gather(*(server.close() for server in dead))
+        self._servers = [server for server in self._servers if server not in dead]
         started = await asyncio.gather(*(server.start() for server in missing), return_exceptions=True)
         failures = [error for error in started if error is not None]
         self._refill()
