@@ -637,3 +637,23 @@ def test_a_late_reply_is_never_taken_for_that_of_another_request(runner: asyncio
             return await session.request("third")
 
     assert runner.run(serve()) == "third"
+
+
+def test_a_session_whose_request_was_given_up_takes_no_other(runner: asyncio.Runner, sandbox: Sandbox) -> None:
+    code = """
+import door, time
+request = door.ask({"ready": True})
+while True:
+    time.sleep(request)
+    request = door.ask(request)
+"""
+
+    async def give_up() -> tuple[bool, bool]:
+        async with sandbox.serve(code, limits=Limits(wall_seconds=30)) as session:
+            assert await session.request(0) == 0
+            before = session.available
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(session.request(20), 0.2)
+            return before, session.available
+
+    assert runner.run(give_up()) == (True, False)

@@ -129,7 +129,7 @@ class CodeGrader:
                 assert isinstance(test, FunctionTest)
                 said = await _call(session, {"arguments": list(test.arguments)})
                 problem = _value_problem(said, test, tests.wrapped_outputs)
-                gone = session.result is not None
+                gone = not session.available  # a test that ended without waiting for it leaves it busy
                 if not tally.add(problem, at, limit_hit=gone) or gone:
                     return
 
@@ -158,7 +158,7 @@ class CodeGrader:
                 problem = _problem(result)
                 if not problem and result.answer is not True:
                     problem = "the tests did not run to their end"
-                gone = session.result is not None
+                gone = not session.available  # a test that ended without waiting for it leaves it busy
                 if not tally.add(problem, at, limit_hit=gone) or gone:
                     return
 

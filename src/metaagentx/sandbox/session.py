@@ -42,6 +42,11 @@ class Session:
         run.add_done_callback(self._on_end)
         return self
 
+    @property
+    def available(self) -> bool:
+        """Whether it can take a request: it has not ended, and owes no reply to one whose caller has left."""
+        return self.result is None and self._error is None and not self._owes_reply
+
     async def request(self, body: JSON) -> JSON:
         """Send a request and return the reply; raise SessionEnded when the run is over, or an error of our own side."""
         if self._owes_reply:  # also to a request whose caller was cancelled: the next reply is that one's
