@@ -476,8 +476,10 @@ async def main():
     hostile = pool.grade_math(r"\boxed{\lfloor 9^{9^9} \rfloor}", MathGold(("4",)))
     working = [asyncio.ensure_future(hostile)]
     working += [asyncio.ensure_future(pool.grade_custom(answer, grader)) for answer in ("burn", "sleep")]
-    await asyncio.sleep(0.5)
-    custom = [worker._process.pid for group in pool._custom.values() for worker in group._busy]
+    custom = []
+    while len(custom) < 2:
+        await asyncio.sleep(0.5)
+        custom = [worker._process.pid for group in pool._custom.values() for worker in group._busy]
     print(*custom, *(pid for kind in ("math", "gym") for pid in pool._jailed[kind].process_ids), flush=True)
     await asyncio.sleep(60 if os.environ.get("KILLED") else 0)
     await pool.__aexit__()

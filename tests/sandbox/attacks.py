@@ -433,7 +433,7 @@ argv = (ctypes.c_char_p * 4)(b'sh', b'-c', b'echo > ' + target['directory'].enco
 syscall('execveat', fd, b'', argv, None, 0x1000)""",
         "start a program by the real subprocess": """
 import _posixsubprocess
-os.posix_spawn(sys.executable or '/bin/sh', ['python', '-c', 'open(' + repr(target['directory'] + '/new') + ', "w")'], {})""",
+os.posix_spawn(sys.executable or '/bin/sh', [sys.executable or 'python', '-c', 'open(' + repr(target['directory'] + '/new') + ', "w")'], {})""",
         "become root": "os.setuid(0); door.answer(True)",
         "become another user": "os.setresuid(*os.getresuid()); door.answer(True)",
         "change one's groups": "os.setgid(os.getgid()); door.answer(True)",
