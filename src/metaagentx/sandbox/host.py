@@ -32,6 +32,7 @@ _FDS_EACH = 3  # both ends of the door, and the handle of a process that takes l
 _MEMORY_WAIT_SECONDS = 60.0
 _WATCH_SECONDS = 0.5
 _TRIES = 3
+_MAX_SERVER_DEATHS = 20
 _MAX_PROGRAMS = 64
 _SHARED_THREADS = 1024
 _ATTACK_LIMITS = Limits(cpu_seconds=2, wall_seconds=10, asks=0)
@@ -191,7 +192,8 @@ class Sandbox:
     ) -> Result:
         result = self._refused("no fork server")
         deadline = time.monotonic() + job.limits.total_seconds
-        for _ in range(_TRIES):
+        tries = server_deaths = 0
+        while tries < _TRIES and server_deaths < _MAX_SERVER_DEATHS:
             if (left := deadline - time.monotonic()) <= 0:
                 break
             try:
@@ -213,6 +215,9 @@ class Sandbox:
                 asyncio.get_running_loop().call_soon(self._refill)  # after the caller has its result
             if result.verdict is not Verdict.INFRA or talk.has_spoken:
                 break  # what has spoken may have had an effect: only its caller can start it again
+            # Children of one dead server fail one after the other before the next one stands: that is one failure.
+            tries += child.server.alive
+            server_deaths += not child.server.alive
         return result
 
     def _refused(self, why: str) -> Result:
