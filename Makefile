@@ -41,11 +41,15 @@ fix: $(INSTALLED)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# The fuzzer takes all of the processor for a minute: beside it, tests of the clock would measure its load.
+FUZZER := tests/sandbox/test_fuzz.py
 test: check
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not slow"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not slow" --ignore $(FUZZER)
+	$(BIN)/python -m pytest -m "not slow" $(FUZZER)
 
 test-all: check
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --ignore $(FUZZER)
+	$(BIN)/python -m pytest $(FUZZER)
 
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.sandbox

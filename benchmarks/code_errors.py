@@ -82,7 +82,7 @@ def asserts() -> dict[str, list[tuple[str, CodeTests]]]:
     return {
         "HumanEval references": [(row["canonical_solution"], tests) for row, tests in human],
         "MBPP references": mbpp,
-        "QuixBugs, mended": [(row["solution"], tests) for row, tests in quix],
+        "QuixBugs, fixed": [(row["solution"], tests) for row, tests in quix],
         "HumanEval, empty functions": [("    pass\n", tests) for _, tests in human],
         "QuixBugs, buggy": [(row["buggy_program"], replace(tests, cpu_seconds=3)) for row, tests in quix],
     }
@@ -102,7 +102,7 @@ async def code_error_rates() -> tuple[list[Row], list[Row]]:
     async with CodeGrader() as grader:
         right.append(await count_wrong(grader, "CodeContests references", references, True))
         for kind, work in by_kind.items():
-            is_right = kind.endswith(("references", "mended"))
+            is_right = kind.endswith(("references", "fixed"))
             (right if is_right else wrong).append(await count_wrong(grader, kind, work, is_right))
         rewritable = [(source, tests) for source, tests in references if "fileno" not in source]  # those go round us
         for table, changes, is_right in ((right, SAME, True), (wrong, DIFFERENT, False)):

@@ -2,8 +2,8 @@
 
 For each seed one cold start (the quickstart's), and from it recipes/tiny.toml as it stands, with all methods of the
 quickstart's evaluation; then the variants, all with the same number of steps and of executions a step, and what their
-last checkpoints solve of the same unseen tasks, 40 of each family. Stopped, the same command goes on. Writes results.md
-and curves.svg; `--write docs` puts the tables into docs/results.md and the curves into docs/results.svg.
+last checkpoints solve of the same unseen tasks, 40 of each family. The same command resumes after a stop. Writes
+results.md and curves.svg; `--write docs` puts the tables into docs/results.md and the curves into docs/results.svg.
 """
 
 import argparse
@@ -18,11 +18,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from metaagentx.atomic import atomic_write
+from metaagentx.cli.quickstart_parts import FULL_SIZE, cold_start_settings
 from metaagentx.config import load_config, load_recipe
 from metaagentx.errors import MetaAgentXError
-from metaagentx.quickstart import WHOLE, cold_settings
-from metaagentx.runs.files import write_whole
-from metaagentx.runs.work import same_settings
+from metaagentx.runs.work import check_same_settings
 
 RECIPE = Path("recipes/tiny.toml")
 TASKS = 40
@@ -73,32 +73,32 @@ class Result:
 
 async def one(name: str, seed: int, root: Path) -> None:
     """Train and test one variant, or only make the cold start."""
+    from metaagentx.cli.assembly import train_run
+    from metaagentx.cli.evaluation_request import EvalRequest, evaluate_run
+    from metaagentx.cli.quickstart_parts import QuickstartPaths, cold_start
     from metaagentx.config import portable, to_toml
-    from metaagentx.evaluation.request import Request, evaluate_run
-    from metaagentx.quickstart import Places, cold_start
     from metaagentx.runs import Run
-    from metaagentx.session import train
 
-    places = Places(root / f"seed-{seed}")
+    paths = QuickstartPaths(root / f"seed-{seed}")
     changes = [] if name == COLD else variants()[name]
-    config = load_config(RECIPE, [*changes, f"seed={seed}", f'model.path="{places.student}"', "evaluation.every=0"])
+    config = load_config(RECIPE, [*changes, f"seed={seed}", f'model.path="{paths.student}"', "evaluation.every=0"])
     if name == COLD:
-        await cold_start(config, places, WHOLE)
+        await cold_start(config, paths, FULL_SIZE)
         return
-    directory = places.root / _file(name)
+    directory = paths.root / _file(name)
     text = to_toml(portable(config, directory))
     run = Run.resume(directory) if (directory / "run.json").exists() else Run.create(directory, text)
-    await train(run, config)
+    await train_run(run, config)
     methods = () if name == WHOLE_RECIPE else ("metaagentx",)
-    request = Request(
-        directory, places.student, split="test", limit=TASKS, methods=methods, out=directory, checkpoint="last"
+    request = EvalRequest(
+        directory, paths.student, split="test", limit=TASKS, methods=methods, out=directory, checkpoint="last"
     )
-    found = (await evaluate_run(request)).found
+    found = (await evaluate_run(request)).evaluation
 
     def solved(method: str, part: str) -> list[float]:
         outcomes = sorted(found.outcomes[method, part], key=lambda outcome: outcome.task)
         if not all(outcome.judged for outcome in outcomes):
-            raise MetaAgentXError(f"infra faults spoilt some of {method} on {part}: the same command tries them again")
+            raise MetaAgentXError(f"infrastructure faults hit {method} on {part}: run the same command to retry them")
         return [float(outcome.solved) for outcome in outcomes]
 
     results = [
@@ -118,7 +118,7 @@ def _result_file(root: Path, name: str, seed: int) -> Path:
 
 def _write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, text.encode())
+    atomic_write(path, text.encode())
 
 
 async def every(seeds: int, jobs: int, root: Path) -> list[str]:
@@ -214,13 +214,13 @@ def interval(group: Sequence[Result]) -> tuple[float, float]:
 
 def curves(root: Path) -> str:
     """What is solved in training, mean over seeds, as one picture of two charts."""
-    from metaagentx.report.charts import View, line_chart, lines_of, stacked
-    from metaagentx.report.history import window_of
-    from metaagentx.report.svg import alone
+    from metaagentx.report.charts import View, line_chart, lines_of, stack_charts
+    from metaagentx.report.history import smoothing_window
+    from metaagentx.report.svg import standalone_svg
 
     series = {name: _solved(root, name) for name in variants() if name != WHOLE_RECIPE}
     steps = max(len(points) for points in series.values())
-    view = View((0, steps - 1), (), 2 * window_of(steps) + 1, width=720)
+    view = View((0, steps - 1), (), 2 * smoothing_window(steps) + 1, width=720)
     names = list(series)
     halves = [names[:5], [names[0], *names[5:]]]
     headings = [
@@ -228,10 +228,10 @@ def curves(root: Path) -> str:
         "What is compared, and with whom",
     ]
     parts = [
-        (heading, lambda view, half=half: line_chart(lines_of({n: series[n] for n in half}), view, "share"))
+        (heading, lambda view, half=half: line_chart(lines_of({n: series[n] for n in half}), view, "share"), 320.0)
         for heading, half in zip(headings, halves, strict=True)
     ]
-    return alone(stacked(parts, [320, 320], view))
+    return standalone_svg(stack_charts(parts, view))
 
 
 def _solved(root: Path, name: str) -> list[tuple[float, float]]:
@@ -263,11 +263,11 @@ def main() -> None:
     try:
         settings = {
             "recipe": load_recipe(RECIPE).written.model_dump(mode="json"),
-            "cold start": cold_settings(WHOLE),
+            "cold start": cold_start_settings(FULL_SIZE),
             "variants": variants(),
         }
         work = given.dir.glob("seed-*")
-        same_settings(given.dir / "settings.json", {**settings, "tasks": TASKS}, "--dir", work)
+        check_same_settings(given.dir / "settings.json", {**settings, "tasks": TASKS}, "--dir", work)
     except MetaAgentXError as error:
         sys.exit(str(error))
     if given.one:
@@ -277,7 +277,7 @@ def main() -> None:
         return
     failed = asyncio.run(every(given.seeds, given.jobs, given.dir))
     if failed:
-        sys.exit("\n".join([*failed, "mend it, and the same command does what is missing"]))
+        sys.exit("\n".join([*failed, "fix this, then run the same command to do what is missing"]))
     text, picture = tables(read_results(given.dir, given.seeds)), curves(given.dir)
     _write(given.dir / "results.md", text)
     _write(given.dir / "curves.svg", picture)

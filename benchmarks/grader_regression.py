@@ -21,8 +21,8 @@ from typing import Any
 
 from benchmarks.regression_math import Gold, different, math_golds, rewrite
 from metaagentx.rewards.code import CodeGrader
-from metaagentx.rewards.pool import GraderPool
-from metaagentx.types import AssertTest, CodeTests, Grade, GymEntry, MathGold, StdinTest
+from metaagentx.rewards.graders import Graders
+from metaagentx.types import AssertTest, CodeTests, FinalAnswer, Grade, GymEntry, MathGold, StdinTest
 
 DATA = Path(__file__).parent.parent / "tests" / "data"
 GYM_FORMS = {
@@ -81,15 +81,17 @@ def math_cases(golds: Sequence[Gold]) -> Iterator[Case]:
             yield from (Case(gold.text, form, text, False) for form, text in neighbor.rewritings.items())
 
 
-async def check_math(pool: GraderPool, source: str, golds: Sequence[str]) -> Row:
+async def check_math(pool: Graders, source: str, golds: Sequence[str]) -> Row:
     """Grade every form of every gold of a source."""
     rewritten = [rewrite(gold) for gold in golds]
     cases = list(math_cases(rewritten))
-    grades = await asyncio.gather(*(pool.grade_math(rf"\boxed{{{c.answer}}}", MathGold((c.gold,))) for c in cases))
+    grades = await asyncio.gather(
+        *(pool.grade_math(FinalAnswer.parse(rf"\boxed{{{c.answer}}}"), MathGold((c.gold,))) for c in cases)
+    )
     return tally(source, len(golds), cases, [grade.solved for grade in grades])
 
 
-async def check_gym(pool: GraderPool, rows: Sequence[dict[str, Any]]) -> Row:
+async def check_gym(pool: Graders, rows: Sequence[dict[str, Any]]) -> Row:
     """Deliver every gold of reasoning-gym in every form; the neighbor is of the same generator."""
     cases: list[Case] = []
     work: list[Awaitable[Grade]] = []
@@ -101,7 +103,7 @@ async def check_gym(pool: GraderPool, rows: Sequence[dict[str, Any]]) -> Row:
                 if "{" in answer and name == "boxed":
                     continue
                 cases.append(Case(f"{row['dataset']}: {row['answer']}", name, form % answer, answer == row["answer"]))
-                work.append(pool.grade_gym(form % answer, task))
+                work.append(pool.grade_gym(FinalAnswer.parse(form % answer), task))
     grades = await asyncio.gather(*work)
     return tally("reasoning-gym", len(rows), cases, [grade.solved for grade in grades])
 
@@ -178,7 +180,7 @@ async def check_code(grader: CodeGrader, source: str, programs: Sequence[Referen
             work.append(grader.grade(cases[-1].answer, program.tests))
         renamed = f"{neighbor.source}\n{program.name} = {neighbor.name}" if program.name else neighbor.source
         cases.append(Case(program.name, "neighbor", renamed, False))
-        work.append(grader.grade(renamed, program.tests, full=False))
+        work.append(grader.grade(renamed, program.tests, strict=False))
     grades = await asyncio.gather(*work)
     return tally(source, len(programs), cases, [grade.solved for grade in grades])
 
@@ -186,7 +188,7 @@ async def check_code(grader: CodeGrader, source: str, programs: Sequence[Referen
 async def check_all(data: Path, progress: Callable[[str], None]) -> list[Row]:
     """Every source that is there."""
     rows: list[Row] = []
-    async with GraderPool() as pool:
+    async with Graders() as pool:
         for source, golds in math_golds(data):
             progress(source)
             rows.append(await check_math(pool, source, golds))

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from benchmarks.math_held_out import held_out
 from benchmarks.math_near_misses import near_misses
 from benchmarks.math_perturbations import Pair, pairs
-from metaagentx.rewards.pool import GraderPool
-from metaagentx.types import MathGold
+from metaagentx.rewards.graders import Graders
+from metaagentx.types import FinalAnswer, MathGold
 
 
 @dataclass(frozen=True)
@@ -25,16 +25,16 @@ class ErrorRates:
     false_accepts: tuple[Pair, ...]
 
 
-async def grade_pairs(pool: GraderPool, chosen: list[Pair]) -> list[bool]:
+async def grade_pairs(pool: Graders, chosen: list[Pair]) -> list[bool]:
     """Whether each answer is accepted, in the order asked."""
-    asked = [pool.grade_math(rf"\boxed{{{pair.answer}}}", MathGold((pair.gold,))) for pair in chosen]
+    asked = [pool.grade_math(FinalAnswer.parse(rf"\boxed{{{pair.answer}}}"), MathGold((pair.gold,))) for pair in chosen]
     return [grade.solved for grade in await asyncio.gather(*asked)]
 
 
 async def math_error_rates() -> list[ErrorRates]:
     """Errors by kind of pair."""
     chosen = [*pairs(), *near_misses(), *held_out()]
-    async with GraderPool() as pool:
+    async with Graders() as pool:
         accepted = await grade_pairs(pool, chosen)
     rates = []
     for kind in dict.fromkeys(pair.kind for pair in chosen):

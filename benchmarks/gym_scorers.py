@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from io import StringIO
 from typing import Any
 
-from metaagentx.rewards.gym import REFUSED
-from metaagentx.rewards.pool import GraderPool
-from metaagentx.tasks.gym_library import import_reasoning_gym
-from metaagentx.types import GymEntry
+from metaagentx.rewards.graders import Graders
+from metaagentx.tasks.gym_library import NOT_GRADED, import_reasoning_gym
+from metaagentx.types import FinalAnswer, GymEntry
 
 TASKS = 10
 GARBAGE = (
@@ -54,7 +53,7 @@ def raw_score(dataset: Any, answer: str, entry: dict[str, Any]) -> float | None:
         signal.alarm(0)
 
 
-async def measure(pool: GraderPool, generator: str) -> Row:
+async def measure(pool: Graders, generator: str) -> Row:
     """Golds and garbage for one generator."""
     reasoning_gym = import_reasoning_gym()
 
@@ -65,7 +64,7 @@ async def measure(pool: GraderPool, generator: str) -> Row:
         task = GymEntry(generator, {}, plain)
         if isinstance(entry["answer"], str):
             row.golds += 1
-            row.solved += (await pool.grade_gym(entry["answer"], task)).solved
+            row.solved += (await pool.grade_gym(FinalAnswer.parse(entry["answer"]), task)).solved
         for text in GARBAGE:
             if text == str(entry["answer"]).strip():
                 continue
@@ -74,7 +73,7 @@ async def measure(pool: GraderPool, generator: str) -> Row:
             row.raw_best = max(row.raw_best, score or 0.0)
             if score is not None and score >= 1 - 1e-9:
                 row.raw_full += 1
-                row.paid += (await pool.grade_gym(text, task)).solved
+                row.paid += (await pool.grade_gym(FinalAnswer.parse(text), task)).solved
     return row
 
 
@@ -88,8 +87,8 @@ async def main(names: list[str]) -> None:
     signal.signal(signal.SIGALRM, stop)
     print("| generator | golds solved | best raw score of garbage | raw full marks | paid by us | raised |")
     print("|---|---|---|---|---|---|")
-    async with GraderPool() as pool:
-        for name in names or sorted(set(datasets) - set(REFUSED)):
+    async with Graders() as pool:
+        for name in names or sorted(set(datasets) - set(NOT_GRADED)):
             row = await measure(pool, name)
             figures = (f"{row.solved}/{row.golds}", f"{row.raw_best:.3f}", row.raw_full, row.paid, row.raised)
             print("|", " | ".join([name, *map(str, figures)]), "|", flush=True)

@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 
 from benchmarks.math_perturbations import Pair, pairs
-from metaagentx.rewards.pool import GraderPool
-from metaagentx.types import MathGold
+from metaagentx.rewards.graders import Graders
+from metaagentx.types import FinalAnswer, MathGold
 
 
 def _determinant(size: int, cell: str) -> str:
@@ -43,19 +43,19 @@ def honest_pairs() -> list[Pair]:
 
 async def measure_math() -> dict[str, float]:
     """`math_per_s`: honest grades for each second of processor time, the host's share included, so that a busy
-    neighbour does not change it; `math_per_s_wall`: one after the other, by the clock. `hostile_max_s`: the longest a
+    neighbor does not change it; `math_per_s_wall`: one after the other, by the clock. `hostile_max_s`: the longest a
     hostile answer took, all asked at once with honest ones; `honest_among_hostile_s`: the longest one of those took."""
     chosen = honest_pairs()
-    async with GraderPool(workers=2) as pool:
+    async with Graders(workers=2) as pool:
         await pool.start()
         begun, used = time.perf_counter(), _cpu_seconds(pool)
         for pair in chosen:
-            await pool.grade_math(rf"\boxed{{{pair.answer}}}", MathGold((pair.gold,)))
+            await pool.grade_math(FinalAnswer.parse(rf"\boxed{{{pair.answer}}}"), MathGold((pair.gold,)))
         wall, used = time.perf_counter() - begun, _cpu_seconds(pool) - used
 
         async def timed(answer: str, gold: str) -> float:
             begun = time.perf_counter()
-            await pool.grade_math(rf"\boxed{{{answer}}}", MathGold((gold,)))
+            await pool.grade_math(FinalAnswer.parse(rf"\boxed{{{answer}}}"), MathGold((gold,)))
             return time.perf_counter() - begun
 
         honest = [timed("(x+1)^2", "x^2+2x+1") for _ in range(28)]
@@ -68,7 +68,7 @@ async def measure_math() -> dict[str, float]:
     }
 
 
-def _cpu_seconds(pool: GraderPool) -> float:
+def _cpu_seconds(pool: Graders) -> float:
     """What the host, the living workers and those that were replaced have used so far."""
     fields = [_stat(pid) for pid in pool.worker_pids()]
     server = _stat(int(fields[0][1]))

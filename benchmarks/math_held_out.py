@@ -1,4 +1,4 @@
-r"""A second list of pairs, written after the grader was finished and graded once before anything was mended.
+r"""A second list of pairs, written after the grader was finished and graded once before anything was fixed.
 
 The first list steered the work, so its error rates flatter; docs/graders.md gives the first result on this one.
 """

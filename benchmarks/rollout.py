@@ -16,10 +16,11 @@ from pathlib import Path
 
 from benchmarks.report import Demand, report
 from metaagentx.backends.scripted import ScriptedPolicy
-from metaagentx.calls import Speaker
+from metaagentx.config import RolloutConfig
 from metaagentx.policy import Completion, SamplingParams
 from metaagentx.rewards.graders import Graders
-from metaagentx.rollout import Resources, RolloutOptions, grow
+from metaagentx.rollout.sampling import RoleSampler
+from metaagentx.rollout.tree import Resources, RolloutOptions, rollout_batch
 from metaagentx.sandbox import Sandbox
 from metaagentx.types import MathGold, Role, Rollout, Task
 
@@ -77,8 +78,8 @@ class FreePolicy(ScriptedPolicy):
 
 def resources(policy: FreePolicy, sandbox: Sandbox, graders: Graders) -> Resources:
     """One policy in both roles."""
-    speakers = {role: Speaker(role, policy, 2048) for role in Role}
-    return Resources(speakers, sandbox, graders, asyncio.Semaphore(IN_FLIGHT))
+    samplers = {role: RoleSampler(role, policy, 2048) for role in Role}
+    return Resources(samplers, sandbox, graders, asyncio.Semaphore(IN_FLIGHT))
 
 
 def tasks(count: int) -> list[Task]:
@@ -96,9 +97,9 @@ def calls_of(rollouts: list[Rollout]) -> int:
 
 async def measure_speed(shared: Resources, policy: FreePolicy) -> dict[str, float]:
     """One round of whole trees."""
-    options = RolloutOptions(designs=DESIGNS, executions=EXECUTIONS)
+    options = RolloutOptions(RolloutConfig(designs=DESIGNS, executions=EXECUTIONS))
     policy.seconds, cpu, started = 0.0, time.process_time(), time.perf_counter()
-    rollouts = await grow(tasks(TASKS), shared, options, ("speed",))
+    rollouts = await rollout_batch(tasks(TASKS), shared, options, ("speed",))
     seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
     calls = calls_of(rollouts)
     return {
@@ -113,8 +114,10 @@ async def measure_waiting(shared: Resources, policy: FreePolicy) -> float:
     before = memory_bytes(os.getpid())
     policy.open.clear()
     policy.waiting = 0
-    options = RolloutOptions(designs=DESIGNS, executions=EXECUTIONS)
-    growing = asyncio.create_task(grow(tasks(IN_FLIGHT // DESIGNS // EXECUTIONS), shared, options, ("waiting",)))
+    options = RolloutOptions(RolloutConfig(designs=DESIGNS, executions=EXECUTIONS))
+    growing = asyncio.create_task(
+        rollout_batch(tasks(IN_FLIGHT // DESIGNS // EXECUTIONS), shared, options, ("waiting",))
+    )
     while policy.waiting < 3 * IN_FLIGHT:
         await asyncio.sleep(0.05)
     used = memory_bytes(os.getpid()) - before

@@ -47,7 +47,7 @@ def step_seconds_ours(path: Path, prompt_tokens: int) -> float:
             )
             for reply, reward in zip(replies, rewards, strict=True)
         ]
-        await policy.forward_backward(data, "importance_sampling")
+        await policy.forward_backward(data, "ppo")
         await policy.optim_step(RATE)
         return time.perf_counter() - started
 

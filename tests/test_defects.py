@@ -3,14 +3,15 @@
 import asyncio
 from dataclasses import replace
 
-from metaagentx.batching import data_for
-from metaagentx.credit import CreditOptions, assign_credit
+from metaagentx.config import CreditConfig, RolloutConfig, StageConfig
 from metaagentx.rewards.graders import Graders
-from metaagentx.rollout import RolloutOptions, grow
+from metaagentx.rollout.tree import RolloutOptions, rollout_batch
 from metaagentx.sandbox import Sandbox
-from metaagentx.stages import Stage, learning_rates_at
+from metaagentx.training.batching import data_for
+from metaagentx.training.credit import assign_credit
+from metaagentx.training.stages import stage_at
 from metaagentx.types import Role
-from tests.growing import (
+from tests.rollout_helpers import (
     HEAD,
     RIGHT,
     RUN,
@@ -37,12 +38,19 @@ def test_the_executor_is_sampled_and_its_log_probabilities_are_kept(
     """It was sampled greedily, so that the executions of a design hardly differed."""
     executor = Actor(right_or_wrong)
     shared = resources(Actor(design(VOTE)), executor, sandbox, graders)
-    speakers = {role: replace(speaker, temperature=0.8) for role, speaker in shared.speakers.items()}
-    (tree,) = runner.run(grow([TASK], replace(shared, speakers=speakers), RolloutOptions(2, 4), ("test",)))
+    samplers = {role: replace(sampler, temperature=0.8) for role, sampler in shared.samplers.items()}
+    (tree,) = runner.run(
+        rollout_batch(
+            [TASK],
+            replace(shared, samplers=samplers),
+            RolloutOptions(RolloutConfig(designs=2, executions=4)),
+            ("test",),
+        )
+    )
     assert {params.temperature for params in executor.asked} == {0.8}
     assert len({params.seed for params in executor.asked}) == len(executor.asked) == 24
     assert len({tuple(call.text for call in execution.calls) for execution in executions_of([tree])}) > 1
-    assign_credit(tree, CreditOptions())
+    assign_credit(tree, CreditConfig())
     calls = [call for execution in executions_of([tree]) for call in execution.calls]
     data = data_for(Role.EXECUTOR, [tree])
     assert len(data) == len(calls)
@@ -53,10 +61,10 @@ def test_the_executor_is_sampled_and_its_log_probabilities_are_kept(
 
 def test_frozen_is_absent() -> None:
     """It was a learning rate of 1e-9 on a shared optimizer."""
-    stages = [Stage(30, {Role.EXECUTOR: 5e-6}), Stage(30, {Role.DESIGNER: 5e-6})]
+    stages = [StageConfig(steps=30, executor=5e-6), StageConfig(steps=30, designer=5e-6)]
     for step in range(120):
         learns = Role.EXECUTOR if step % 60 < 30 else Role.DESIGNER
-        assert learning_rates_at(step, stages) == {learns: 5e-6}
+        assert stage_at(step, stages).learning_rates == {learns: 5e-6}
 
 
 def test_with_one_execution_a_design_tasks_are_still_apart(
@@ -69,9 +77,11 @@ def test_with_one_execution_a_design_tasks_are_still_apart(
         return RIGHT if conversation[-1]["content"] == "easy" else WRONG
 
     shared = resources(Actor(design(SINGLE)), Actor(reply), sandbox, graders)
-    trees = runner.run(grow([easy, hard], shared, RolloutOptions(designs=3, executions=1), ("test",)))
+    trees = runner.run(
+        rollout_batch([easy, hard], shared, RolloutOptions(RolloutConfig(designs=3, executions=1)), ("test",))
+    )
     for tree in trees:
-        assign_credit(tree, CreditOptions())
+        assign_credit(tree, CreditConfig())
     rewards = [execution.reward.total for execution in executions_of(trees) if execution.reward]
     assert [round(reward, 6) for reward in rewards] == [1.8] * 3 + [0.8] * 3
     assert data_for(Role.EXECUTOR, trees) == data_for(Role.DESIGNER, trees) == []
@@ -88,7 +98,9 @@ def test_a_crashed_execution_has_its_own_calls_and_nothing_of_an_earlier_one(
         (crash, ([], None, None, "script_error", 0.0)),
     ):
         shared = resources(Actor(design(script)), executor, sandbox, graders)
-        (tree,) = runner.run(grow([TASK], shared, RolloutOptions(1, 1), ("test",)))
+        (tree,) = runner.run(
+            rollout_batch([TASK], shared, RolloutOptions(RolloutConfig(designs=1, executions=1)), ("test",))
+        )
         assert in_words(tree.designs[0].executions[0]) == wanted
 
 
@@ -98,6 +110,8 @@ def test_the_program_that_is_run_is_the_one_that_was_written(
     """Scripts were patched by regular expressions before they ran."""
     script = SINGLE + r'print("\frac \times \theta", r"\boxed", repr("\n"))'
     shared = resources(Actor(design(script)), Actor(RIGHT), sandbox, graders)
-    (tree,) = runner.run(grow([TASK], shared, RolloutOptions(1, 1), ("test",)))
+    (tree,) = runner.run(
+        rollout_batch([TASK], shared, RolloutOptions(RolloutConfig(designs=1, executions=1)), ("test",))
+    )
     assert tree.designs[0].script == script.strip("\n")
     assert tree.designs[0].executions[0].log == "\\boxed{14}\n\frac \times \theta \\boxed '\\n'\n"

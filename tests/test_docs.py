@@ -12,7 +12,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from metaagentx.cli import app
+from metaagentx.cli.main import app
 from metaagentx.runs import Run
 from metaagentx.workflow.__main__ import main as try_out
 from metaagentx.workflow.validate import validate

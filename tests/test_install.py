@@ -82,7 +82,7 @@ import importlib.util
 real = importlib.util.find_spec
 importlib.util.find_spec = lambda name, package=None: None if name == "pycosat" else real(name, package)
 sys.meta_path.insert(0, Absent())
-from metaagentx.cli import main
+from metaagentx.cli.main import main
 sys.argv = ["metaagentx", "tasks", "show", sys.argv[1], "-n", "1"]
 main()
 """

@@ -1,6 +1,7 @@
 """Dependencies point one way: lower layers never import higher ones, and heavy libraries stay where they belong."""
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,45 +9,25 @@ from pathlib import Path
 import metaagentx
 
 SOURCE = Path(metaagentx.__file__).parent
+ROOT = Path(__file__).parent.parent
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
 
-# Lowest first; a module may import from the groups before its own. Names not written yet are harmless.
+BLOCK = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
+
+# Lowest first; a module may import from the groups before its own.
 LAYERS = [
-    {"errors"},
+    {"errors", "options"},
     {"workflow"},
     {"sandbox"},
-    {"types"},
-    {"provenance"},
-    {"policy"},
+    {"types", "policy", "atomic", "progress"},
+    {"tasks", "backends", "provenance"},
     {"config"},
-    {"tasks"},
     {"rewards"},
-    {"calls"},
-    {"designer", "executor"},
     {"rollout"},
-    {"credit", "stages", "batching", "metrics"},
-    {"settings", "evaluate"},
-    {"runs", "trees", "progress", "loggers"},
-    {"backends"},
-    {"teacher", "coldstart"},
-    {"standstill"},
-    {"trainer", "sft"},
-    {"preflight"},
-    {"session"},
-    {"evaluation", "collection"},
-    {"report", "viewer", "doctor"},
-    {"quickstart"},
-    {"interrupts"},
-    {
-        "doctor_view",
-        "cli_grade",
-        "cli_tasks",
-        "cli_model",
-        "cli_train",
-        "cli_eval",
-        "cli_learn",
-        "cli_report",
-        "cli_recipes",
-    },
+    {"runs"},
+    {"evaluation"},
+    {"training"},
+    {"coldstart", "report"},
     {"cli"},
 ]
 # The two that stand on nothing but the standard library: they are copied into the jail.
@@ -76,10 +57,10 @@ def layer_of(name: str) -> int:
     return next(index for index, group in enumerate(LAYERS) if name in group)
 
 
-def test_every_module_has_a_layer() -> None:
+def test_every_module_has_a_layer_and_every_layer_exists() -> None:
     known = set().union(*LAYERS)
     top = {file.relative_to(SOURCE).parts[0].removesuffix(".py") for file in files()} - {"__init__", "__main__"}
-    assert top <= known, f"say in tests/test_layers.py where these belong: {sorted(top - known)}"
+    assert top == known, f"say in tests/test_layers.py where these belong: {sorted(top ^ known)}"
 
 
 def test_lower_layers_never_import_higher_ones() -> None:
@@ -120,3 +101,35 @@ def test_nothing_unpickles() -> None:
     for file in files():
         names = {name.split(".")[0] for name, _ in imports(file)}
         assert not names & {"pickle", "marshal", "shelve", "dill", "cloudpickle"}, file
+
+
+def paths_in(text: str) -> set[str]:
+    """What is written as the path of a Python file."""
+    return set(re.findall(r"[\w/]+\.py\b", text))
+
+
+def test_the_architecture_page_has_every_room_in_the_order_of_the_layers() -> None:
+    rows = re.findall(r"^\| (\d+) \| `(\w+)` \|", ARCHITECTURE, re.MULTILINE)
+    assert [int(layer) for layer, _ in rows] == sorted(int(layer) for layer, _ in rows)
+    layers = [{room for layer, room in rows if int(layer) == number} for number in range(1, len(LAYERS) + 1)]
+    assert layers == LAYERS and len(rows) == len(set().union(*LAYERS))
+
+
+def test_files_and_functions_that_the_architecture_page_names_exist() -> None:
+    named = paths_in(BLOCK.sub("", ARCHITECTURE))
+    assert len(named) > 20
+    for path in named:
+        assert (SOURCE / path).is_file() or (ROOT / path).is_file(), path
+    steps = re.findall(r"^\| `([\w/]+\.py)` \| ([^|]+) \|", ARCHITECTURE, re.MULTILINE)
+    assert len(steps) > 20
+    for path, functions in steps:
+        nodes = ast.walk(ast.parse((SOURCE / path).read_text()))
+        defined = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+        assert set(re.findall(r"`(\w+)`", functions)) <= defined, f"{path} defines not all of {functions}"
+
+
+def test_files_that_the_guide_for_contributors_names_exist() -> None:
+    named = paths_in((ROOT / "CONTRIBUTING.md").read_text())
+    assert len(named) > 15
+    for path in named:
+        assert (SOURCE / path).is_file() or (ROOT / path).is_file(), path

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from rich.console import Console
 
-from metaagentx.progress import Counter, TrainingProgress, _duration
+from metaagentx.progress import CountProgress, TrainingProgress, _duration
 
 METRICS = {
     "reward/executor": 0.71,
@@ -50,15 +50,15 @@ def written(console: Console) -> str:
 
 
 def words(console: Console) -> str:
-    """Without the codes that move the cursor and set colours."""
+    """Without the codes that move the cursor and set colors."""
     return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", written(console))
 
 
 def test_plain_output_is_one_line_a_step() -> None:
     console, now = plain(), Time()
     with TrainingProgress(200, first=11, console=console, now=now) as progress:
-        progress.stage("executor learns at 5e-06")
-        progress.executions(3, 64)
+        progress.expect(64)
+        progress.executed()
         now.seconds = 3.2
         progress.step(11, METRICS, {"executor": 5e-6})
         progress.evaluation(12, 0.5)
@@ -78,17 +78,16 @@ def test_a_step_without_numbers() -> None:
     with TrainingProgress(1, console=console, now=now) as progress:
         now.seconds = 2.0
         progress.step(0, {}, {})
-    assert written(console) == "step 1/1 nobody learns · 2.0 s\n"
+    assert written(console) == "step 1/1 no role is trained · 2.0 s\n"
 
 
 @pytest.mark.parametrize("make", [plain, terminal])
 def test_nothing_to_do_prints_nothing(make: Callable[[], Console]) -> None:
     console = make()
     with TrainingProgress(0, console=console) as progress:
-        progress.stage("x")
         progress.step(0, METRICS, {})
         progress.evaluation(1, 0.5)
-    with Counter(0, "nothing", console=console) as counter:
+    with CountProgress(0, "nothing", console=console) as counter:
         counter.advance()
     assert written(console) == ""
 
@@ -106,16 +105,19 @@ def test_ci_and_dumb_terminals_get_plain_lines(variable: str, value: str, monkey
 @pytest.mark.parametrize("width", [1, 10, 40, 100])
 def test_a_terminal_of_any_width(width: int) -> None:
     console = terminal(width)
-    with TrainingProgress(200, console=console) as progress, Counter(64, "[evaluation]", console=console) as counter:
-        progress.stage("executor learns at 5e-06")
+    with (
+        TrainingProgress(200, console=console) as progress,
+        CountProgress(64, "[evaluation]", console=console) as counter,
+    ):
         for step in (1, 2):
-            progress.executions(32, 64)
+            progress.expect(64)
+            progress.executed()
             progress.step(step - 1, METRICS, {"executor": 5e-6})
             progress.evaluation(step, 0.512)
             counter.advance(8, solved=0.5)
             for display in (progress, counter):
-                assert display._screen._live is not None
-                display._screen._live.refresh()
+                assert display._live is not None
+                display._live.refresh()
     assert written(console).count(HIDE_CURSOR) == written(console).count(SHOW_CURSOR) == 1
     assert "step 2/200 executor learns" in words(console)
 
@@ -154,7 +156,7 @@ def test_an_exception_leaves_a_clean_terminal_and_the_last_line(make: Callable[[
 
 def test_a_counter_prints_now_and_then_and_at_the_end() -> None:
     console, now = plain(), Time()
-    with Counter(80, "cold start", console=console, now=now) as counter:
+    with CountProgress(80, "cold start", console=console, now=now) as counter:
         for _ in range(80):
             now.seconds += 0.125
             counter.advance(solved_share=0.25)
@@ -166,7 +168,7 @@ def test_a_counter_prints_now_and_then_and_at_the_end() -> None:
 
 def test_a_counter_that_stops_early_says_how_far_it_came() -> None:
     console, now = plain(), Time()
-    with pytest.raises(ValueError), Counter(100, "SFT", console=console, now=now) as counter:
+    with pytest.raises(ValueError), CountProgress(100, "SFT", console=console, now=now) as counter:
         now.seconds = 1.0
         counter.advance(2, loss=1.2345)
         raise ValueError

@@ -13,9 +13,9 @@ from pathlib import Path
 # Reads a command a line, runs it in a fork, and says the number of its process and then how it ended.
 _MOTHER = """
 import json, os, resource, sys
-import metaagentx.backends.local.build, metaagentx.session
+import metaagentx.backends.local.build, metaagentx.cli.assembly
 import peft, transformers.models.qwen3.modeling_qwen3
-from metaagentx import cli
+from metaagentx.cli import main as cli
 print("ready", flush=True)
 for line in sys.stdin:
     words, output, largest, place = json.loads(line)

@@ -1,105 +1,101 @@
-"""The one seam between the algorithm and any model: five verbs, tokens in and tokens out.
+"""The interfaces between the algorithm and any model.
 
-After `optim_step` returns, `sample` uses the new weights, so a stale sampler cannot exist. `sample` takes one request;
-batching concurrent ones is the backend's business. Losses are names with options, not functions: a backend on another
-machine must be able to compute them.
+`Policy` is a trainable model at token level: `sample`, `forward_backward`, `optim_step`, `save`, `load`. After
+`optim_step` returns, `sample` uses the new weights, so a stale sampler cannot exist. Losses are names with options, not
+functions, so that a backend on another machine can compute them. `ChatModel` is a model that takes messages and returns
+text, such as one behind an OpenAI-compatible server: it can be sampled, not trained. Both take one request per call;
+batching concurrent requests is the backend's business.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
-Metrics = Mapping[str, float]
+from .errors import MetaAgentXError
+from .options import LossConfig
+
+Messages: TypeAlias = Sequence[Mapping[str, str]]
+Metrics: TypeAlias = Mapping[str, float]
+FinishReason: TypeAlias = Literal["stop", "length"]
 
 
 class BackendError(Exception):
-    """The machinery behind a policy failed: a server that is away, memory that ran out. Asking again may help."""
+    """A backend failed, for instance an unreachable server or exhausted memory. A retry may succeed."""
+
+
+class ContextOverflow(Exception):
+    """The conversation leaves no room for a reply in the model's context."""
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How a completion is drawn. No top-p, no top-k, no penalties: they bias the ratio that training relies on."""
+    """How a completion is sampled. No top-p, top-k or penalties: they bias the ratio that training relies on."""
 
     max_tokens: int
     temperature: float = 1.0
     """0 is greedy."""
     stop: tuple[str, ...] = ()
-    """Texts that end a completion; the one that did is part of it."""
+    """Stop strings. The one that ends a completion is part of it. Not used by rollouts; for callers of the engine."""
     stop_tokens: tuple[int, ...] = ()
-    """Tokens that end a completion, besides the model's own end of turn; the one that did is part of it."""
+    """Stop tokens besides the model's end of turn, treated like stop strings. Not used by rollouts either."""
     seed: int | None = None
-    """Makes this request's draws its own, whatever else is in the batch."""
+    """Makes this request's draws independent of whatever else is in the batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What was drawn, and the log-probability with which each token was drawn."""
+    """Sampled tokens, each with the log-probability with which it was drawn."""
 
     tokens: tuple[int, ...]
     logprobs: tuple[float, ...]
-    finish: Literal["stop", "length"]
-    token_count: int | None = None
-    """How many the model wrote, where `tokens` are not the model's own. None: as many as `tokens`."""
+    finish: FinishReason
+
+
+@dataclass(frozen=True, slots=True)
+class ChatReply:
+    """A reply of a `ChatModel`, with the token usage of the request."""
+
+    text: str
+    finish: FinishReason
+    prompt_tokens: int
+    completion_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
 class Datum:
-    """One sequence to learn from. Sequences that begin alike are computed once up to where they part."""
+    """One sequence to train on. A prefix that several sequences share is computed once."""
 
     tokens: tuple[int, ...]
     weights: tuple[float, ...]
-    """For each token: 0 where it was given (prompt, tool output), 1 where the model wrote it and learns from it."""
+    """For each token: 0 where it was given (prompt, tool output), 1 where the model wrote it and is trained on it."""
     advantage: float = 0.0
     logprobs: tuple[float, ...] | None = None
-    """Behaviour log-probabilities, one for each token; where the weight is 0 they are not looked at."""
+    """Behavior log-probabilities, one for each token; ignored where the weight is 0."""
     reference_logprobs: tuple[float, ...] | None = None
-    """Under a reference model, where a KL term is wanted."""
+    """Log-probabilities under the reference model; needed for a KL term only."""
 
 
-LossName = Literal["cross_entropy", "importance_sampling"]
+LossName = Literal["cross_entropy", "ppo"]
+"""`ppo` is the clipped policy-gradient loss, with dual clip."""
 
-
-@dataclass(frozen=True, slots=True)
-class LossOptions:
-    """Variants of the policy loss, all of one function. The defaults are the paper's: clipped ratio, token mean."""
-
-    clip_low: float = 0.2
-    clip_high: float = 0.2
-    """Larger than `clip_low`: clip-higher, as in DAPO."""
-    dual_clip: float | None = 3.0
-    """The most that a token with a negative advantage may weigh."""
-    normalise: Literal["token", "sequence", "constant"] = "token"
-    """Mean over all tokens, mean of sequence means, or a sum over a constant (Dr.GRPO)."""
-    constant: float = 1.0
-    """What sums are divided by with `normalise = "constant"`."""
-    sequence_ratio: bool = False
-    """One ratio for a whole sequence, the geometric mean of its tokens' (GSPO)."""
-    kl: float = 0.0
-    """Weight of the KL divergence to the reference."""
-    truncate_ratio: float | None = None
-    """Truncated importance sampling: when another engine sampled, weigh tokens by min(ratio to it, this)."""
-    temperature: float = 1.0
-    """With which the data were sampled: a ratio compares probabilities at one temperature, or it means nothing."""
-
-
-PAPER_LOSS = LossOptions()
+DEFAULT_LOSS = LossConfig()
 
 
 class Tokenizer(Protocol):
     """What the algorithm needs of a tokenizer."""
 
-    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """A conversation as the prompt for the next assistant turn, by the model's own chat template."""
+    def encode_chat(self, messages: Messages) -> list[int]:
+        """Return a conversation as the prompt for the next assistant turn, by the model's own chat template."""
 
-    def encode_continuation(self, tokens: Sequence[int], new_messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """What follows sampled tokens when the conversation goes on: the tokens so far are kept as they are."""
+    def encode_continuation(self, tokens: Sequence[int], new_messages: Messages) -> list[int]:
+        """Return the prompt that continues sampled tokens with new messages; the tokens so far stay unchanged."""
 
     def encode_reply(self, text: str) -> list[int]:
-        """A text as a completion with the end of its turn, to learn from what others wrote."""
+        """Return a text as a completion with the end of its turn, for supervised training."""
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The text of a completion, without special tokens."""
+        """Return the text of a completion, without special tokens."""
 
 
 class Policy(Protocol):
@@ -107,36 +103,57 @@ class Policy(Protocol):
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The model's own."""
+        """The model's tokenizer."""
 
     @property
     def context_length(self) -> int:
-        """How many tokens prompt and completion may have together."""
+        """The most tokens that prompt and completion may have together."""
 
     async def sample(self, prompt: Sequence[int], params: SamplingParams) -> Completion:
-        """Draw one completion."""
+        """Sample one completion."""
 
     async def forward_backward(
-        self, data: Sequence[Datum], loss: LossName, options: LossOptions = PAPER_LOSS
+        self, data: Sequence[Datum], loss: LossName, options: LossConfig = DEFAULT_LOSS, temperature: float = 1.0
     ) -> Metrics:
-        """Add the gradient of the loss on these data to what has been gathered."""
+        """Add the gradient of the loss on these data to the accumulated gradient.
+
+        `temperature` is the one the data were sampled at: a ratio compares probabilities at the same temperature.
+        """
 
     async def optim_step(self, learning_rate: float) -> Metrics:
-        """Take one step with the gathered gradient and forget it."""
+        """Take one optimizer step with the accumulated gradient and clear it."""
 
     async def save(self, path: Path) -> None:
-        """Write everything that is needed to go on from here."""
+        """Write a checkpoint from which training can resume."""
 
     async def load(self, path: Path) -> None:
-        """Go on from there."""
+        """Resume from a checkpoint."""
+
+
+@runtime_checkable
+class ChatModel(Protocol):
+    """A model that takes messages and returns text. It can be sampled, not trained."""
+
+    async def chat(self, messages: Messages, params: SamplingParams) -> ChatReply:
+        """Return the reply to a conversation. Raises `ContextOverflow` where the conversation leaves no room."""
+
+
+def require_trainable(role: str, model: Policy | ChatModel) -> Policy:
+    """Return the model if it works at token level; raise for a chat model, which has no tokens to train on."""
+    if isinstance(model, ChatModel):
+        raise MetaAgentXError(
+            f"the {role} is a chat model ({type(model).__name__}), which returns text without token ids and "
+            "log-probabilities and cannot be trained: train with the local backend"
+        )
+    return model
 
 
 @runtime_checkable
 class ComparesGradients(Protocol):
-    """A policy that can say how far another role's gathered gradient points the same way as its own."""
+    """A policy that can compare its accumulated gradient with another role's."""
 
     async def gradient_cosine(self, other: object) -> float | None:
-        """The cosine, or None where they do not share weights or one of them has gathered nothing."""
+        """Return the cosine, or None where they do not share weights or one of them has no gradient."""
 
 
 @runtime_checkable
@@ -144,20 +161,12 @@ class GivesLogprobs(Protocol):
     """A policy that can serve as the reference of a KL term."""
 
     async def logprobs(self, data: Sequence[Datum], temperature: float = 1.0) -> list[list[float]]:
-        """The log-probability at this temperature of each token that has a weight; 0 for the others."""
+        """Return the log-probability at this temperature of each token that has a weight; 0 for the others."""
 
 
 @runtime_checkable
-class CountsWork(Protocol):
-    """A policy that can say how busy its sampler was."""
+class SamplerStats(Protocol):
+    """A model that counts what it has sampled."""
 
-    def work(self) -> Metrics:
-        """Sums since the beginning, such as `sampled_tokens` and `busy_seconds`."""
-
-
-@runtime_checkable
-class SharesWeights(Protocol):
-    """A policy that can say whether another role is on the same weights."""
-
-    def shares_weights(self, other: object) -> bool:
-        """Whether what one of them learns changes the other."""
+    def stats(self) -> Metrics:
+        """Return totals since the start, such as `sampled_tokens` and `busy_seconds`."""

@@ -1,14 +1,15 @@
-"""How far a long job is: a live display on a terminal, plain lines everywhere else (a file, CI, a dumb terminal).
+"""Progress of long jobs: a live display on a terminal, plain lines everywhere else (a file, CI, a dumb terminal).
 
-`TrainingProgress` is for training, `Counter` for jobs that count up to a number. Both are context managers that take
-their display away when they are left, by an exception too, and leave the last line behind. They write to standard
-error, so that what a command prints can be piped. A total of 0 prints nothing.
+`TrainingProgress` is for training, `Counter` for jobs that count up to a number. Both are context managers that remove
+their display at the end, also after an exception, and leave the last line behind. They write to standard error, so that
+what a command prints can be piped. A total of 0 prints nothing.
 """
 
 import math
 import os
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -24,152 +25,153 @@ from rich.text import Text
 
 RECENT_STEPS = 10
 PLAIN_SECONDS = 5.0
-"""A Counter prints no more than one plain line in this time."""
+"""A CountProgress prints at most one plain line in this time."""
 
 
-class TrainingProgress:
-    """Shows the steps of a training run, numbered from 0 and shown from 1; a resumed run has a later `first`."""
+class _Display(ABC):
+    """Shows a job: live, in plain lines, or, when there is nothing to do, not at all."""
+
+    def __init__(self, total: int, console: Console | None, now: Callable[[], float]) -> None:
+        self._total = total
+        self._done = 0
+        self._now = now
+        self._start = now()
+        self._console = console or _stderr()
+        self._live: Live | None = None
+        self._summary = ""
+        """A line that is not printed yet; it is left behind at the end."""
+
+    @abstractmethod
+    def _draw(self) -> RenderableType:
+        """Return the live display. Another thread calls this, so it must not change anything."""
+
+    def __enter__(self) -> Self:
+        self._start = self._now()
+        console = self._console
+        if self._total > 0 and console.is_terminal and not console.is_dumb_terminal and not os.environ.get("CI"):
+            # Prints appear above the display; standard output that goes to a pipe stays untouched.
+            redirect = sys.stdout.isatty()
+            self._live = Live(get_renderable=self._draw, console=console, transient=True, redirect_stdout=redirect)
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        live, self._live = self._live, None
+        if live is not None:
+            live.stop()
+        if self._summary:
+            self._print(self._summary)
+
+    def _plain(self, text: str, due: bool = True) -> bool:
+        """Print a line if it is due, without a live display; return whether it was printed."""
+        printed = due and self._live is None
+        if printed:
+            self._print(text)
+        return printed
+
+    def _print(self, text: str) -> None:
+        if self._total > 0:
+            encoding = self._console.encoding
+            text = text.encode(encoding, "replace").decode(encoding)
+            self._console.print(text, markup=False, highlight=False, emoji=False, soft_wrap=True)
+
+
+class TrainingProgress(_Display):
+    """Shows the steps of a training run, counted from 0 and shown from 1; a resumed run has a later `first`."""
 
     def __init__(
         self, total: int, first: int = 0, console: Console | None = None, now: Callable[[], float] = time.monotonic
     ) -> None:
-        self._total = total
+        super().__init__(total, console, now)
         self._done = first
         self._executed = self._expected = 0
-        self._now = now
-        self._step_began = now()
         self._durations: deque[float] = deque(maxlen=RECENT_STEPS)
-        self._recent = {name: deque[float](maxlen=RECENT_STEPS) for name in ("executor", "designer")}
-        # The display is drawn by another thread, so it reads finished texts only.
-        self._texts = {
-            "left": "",
-            "stage": "",
-            "learning": "",
-            "executions": "",
-            "rewards": "",
-            "speed": "",
-            "evaluation": "",
-        }
-        self._screen = _Screen(total, console, self._draw)
-
-    def __enter__(self) -> Self:
-        self._step_began = self._now()
-        self._screen.open()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._screen.close()
-
-    def stage(self, text: str) -> None:
-        """Say what goes on, in place of who learnt last. Only the live display shows it: plain lines are one a step."""
-        self._texts["stage"] = text
-
-    def executions(self, done: int, total: int) -> None:
-        """Say how far the step's executions are."""
-        self._executed, self._expected = done, total
-        self._texts["executions"] = f"{done}/{total} executions" if total else ""
+        self._recent = {role: deque[float](maxlen=RECENT_STEPS) for role in ("executor", "designer")}
+        self._time_left = self._learning = self._rewards = self._speed = self._score = ""
 
     def expect(self, executions: int) -> None:
-        """Say that so many more executions are to come in this step."""
-        self.executions(self._executed, self._expected + executions)
+        """Add to the number of executions that this step will have."""
+        self._expected += executions
 
     def executed(self) -> None:
         """Count one more finished execution of this step."""
-        self.executions(self._executed + 1, self._expected)
+        self._executed += 1
 
     def evaluation(self, done: int, score: float) -> None:
-        """Show the score of an evaluation after so many steps."""
-        self._texts["evaluation"] = f"evaluation {score:.3f} at step {done}"
-        self._screen.line(f"step {done}/{self._total} evaluation {score:.3f}")
+        """Show the score of an evaluation after `done` steps."""
+        self._score = f"evaluation {score:.3f} at step {done}"
+        self._plain(f"step {done}/{self._total} evaluation {score:.3f}")
 
     def warn(self, text: str) -> None:
-        """Show a line that must not be missed, above the live display if there is one."""
-        self._screen.warn(text)
+        """Print a warning, above the live display if there is one."""
+        self._print(text)
 
     def step(self, step: int, metrics: Mapping[str, float], learning: Mapping[str, float]) -> None:
-        """Show a finished step: its metrics, and the learning rates of the roles that learnt in it."""
+        """Show a finished step: its metrics, and the learning rates of the roles that learned in it."""
         now = self._now()
-        self._durations.append(now - self._step_began)
-        self._step_began = now
+        self._durations.append(now - self._start)
+        self._start = now
         self._done = step + 1
-        self.executions(0, 0)
-        left = self._time_left()
+        self._executed = self._expected = 0
+        steps_left = self._total - self._done
+        self._time_left = f"{_duration(fmean(self._durations) * steps_left)} left" if steps_left > 0 else ""
         seconds = metrics.get("seconds/step", self._durations[-1])
         speeds = _speeds(metrics, seconds)
-        self._texts.update(
-            left=left,
-            learning=_who_learns(learning, rates=True),
-            rewards=_joined(self._rewards(metrics), _solved(metrics)),
-            speed=_joined(*speeds, f"{_duration(seconds)} a step"),
+        solved = f"solved {100 * metrics['solved']:.0f} %" if "solved" in metrics else ""
+        rewards = {role: metrics[f"reward/{role}"] for role in self._recent if f"reward/{role}" in metrics}
+        for role, reward in rewards.items():
+            self._recent[role].append(reward)
+        recent = [f"{role} {reward:.2f} (recently {fmean(self._recent[role]):.2f})" for role, reward in rewards.items()]
+        rates = [f"{role} at {rate:g}" for role, rate in learning.items() if rate > 0]
+        self._learning = f"learning: {', '.join(rates)}" if rates else "no role is trained"
+        self._rewards = _joined(f"reward {', '.join(recent)}" if recent else "", solved)
+        self._speed = _joined(*speeds, f"{_duration(seconds)} a step")
+        by_role = " ".join(f"{reward:.2f} ({role})" for role, reward in rewards.items())
+        learners = [str(role) for role, rate in learning.items() if rate > 0]
+        training = f"{' and '.join(learners)} learn{'s' if len(learners) == 1 else ''}"
+        line = _joined(
+            f"step {self._done}/{self._total} {training if learners else 'no role is trained'}",
+            by_role and f"reward {by_role}",
+            solved,
+            *speeds[:1],
+            _duration(seconds),
+            self._time_left,
         )
-        head = f"step {self._done}/{self._total} {_who_learns(learning)}"
-        rewards = [f"{metrics[f'reward/{role}']:.2f} ({role})" for role in self._recent if f"reward/{role}" in metrics]
-        reward = f"reward {' '.join(rewards)}" if rewards else ""
-        line = _joined(head, reward, _solved(metrics), *speeds[:1], _duration(seconds), left)
-        self._screen.line(line, summary=True)
-
-    def _rewards(self, metrics: Mapping[str, float]) -> str:
-        """The step's, with the mean of the recent ones, which jumps less."""
-        parts = []
-        for role, recent in self._recent.items():
-            if f"reward/{role}" in metrics:
-                recent.append(metrics[f"reward/{role}"])
-                parts.append(f"{role} {recent[-1]:.2f} (recently {fmean(recent):.2f})")
-        return f"reward {', '.join(parts)}" if parts else ""
-
-    def _time_left(self) -> str:
-        steps = self._total - self._done
-        return f"{_duration(fmean(self._durations) * steps)} left" if steps > 0 else ""
+        self._summary = "" if self._plain(line) else line
 
     def _draw(self) -> RenderableType:
-        texts = self._texts
-        lines = [
-            _joined(texts["stage"] or texts["learning"], texts["executions"]),
-            texts["rewards"],
-            _joined(texts["speed"], texts["evaluation"]),
-        ]
-        bar = _bar(f"step {self._done}/{self._total}", self._done, self._total, texts["left"])
+        executions = f"{self._executed}/{self._expected} executions" if self._expected else ""
+        lines = [_joined(self._learning, executions), self._rewards, _joined(self._speed, self._score)]
+        bar = _bar(f"step {self._done}/{self._total}", self._done, self._total, self._time_left)
         return Group(bar, *(Text(line, no_wrap=True, overflow="ellipsis") for line in lines if line))
 
 
-class Counter:
-    """Shows how far a job of `total` like parts is."""
+class CountProgress(_Display):
+    """Shows how many of `total` parts of a job are done."""
 
     def __init__(
         self, total: int, description: str, console: Console | None = None, now: Callable[[], float] = time.monotonic
     ) -> None:
-        self._total = total
+        super().__init__(total, console, now)
         self._description = description
-        self._now = now
-        self._began = self._printed = now()
-        self._done = 0
+        self._printed: float | None = None
         self._figures: dict[str, float | str] = {}
         self._state = ""
-        self._screen = _Screen(total, console, self._draw)
-
-    def __enter__(self) -> Self:
-        self._began = self._printed = self._now()
-        self._screen.open()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._screen.close()
 
     def advance(self, n: int = 1, **figures: float | str) -> None:
         """Count `n` more, and show these figures with those given before."""
         self._done += n
-        self._figures.update(figures)
+        self._figures |= figures
         now = self._now()
-        self._state = self._describe(now - self._began)
+        self._state = self._describe(now - self._start)
         line = _joined(f"{self._description} {self._done}/{self._total}", self._state)
-        due = self._done >= self._total or now - self._printed >= PLAIN_SECONDS
+        last = self._start if self._printed is None else self._printed
+        due = self._done >= self._total or now - last >= PLAIN_SECONDS
         if due:
             self._printed = now
-        self._screen.line(line, summary=True, due=due)
+        self._summary = "" if self._plain(line, due) else line
 
     def _describe(self, seconds: float) -> str:
         figures = [
@@ -179,66 +181,17 @@ class Counter:
         if seconds <= 0 or self._done <= 0:
             return _joined(*figures)
         left = (self._total - self._done) * seconds / self._done
-        ending = f"{_duration(left)} left" if left > 0 else f"in {_duration(seconds)}"
-        return _joined(*figures, f"{_number(self._done / seconds)}/s", ending)
+        time_left = f"{_duration(left)} left" if left > 0 else f"in {_duration(seconds)}"
+        return _joined(*figures, f"{_number(self._done / seconds)}/s", time_left)
 
     def _draw(self) -> RenderableType:
         bar = _bar(self._description, self._done, self._total, f"{self._done}/{self._total}")
         return Group(bar, Text(self._state, no_wrap=True, overflow="ellipsis"))
 
 
-class _Screen:
-    """Where it is shown: live, in plain lines, or, with nothing to do, not at all."""
-
-    def __init__(self, total: int, console: Console | None, draw: Callable[[], RenderableType]) -> None:
-        self._console = console or _console()
-        self._silent = total <= 0
-        self._draw = draw
-        self._live: Live | None = None
-        self._last = ""
-
-    def open(self) -> None:
-        console = self._console
-        if self._silent or not console.is_terminal or console.is_dumb_terminal or os.environ.get("CI"):
-            return
-        self._live = Live(
-            get_renderable=self._draw,
-            console=console,
-            transient=True,
-            # Prints appear above the display; but what goes to a pipe goes on to the pipe.
-            redirect_stdout=sys.stdout.isatty(),
-        )
-        self._live.start()
-
-    def close(self) -> None:
-        live, self._live = self._live, None
-        if live is not None:
-            live.stop()
-        if self._last:
-            self._print(self._last)
-
-    def line(self, text: str, summary: bool = False, due: bool = True) -> None:
-        """Print it in plain mode, if it is due; a summary that was not printed is left behind at the end."""
-        plain = self._live is None
-        if plain and due:
-            self._print(text)
-        if summary:
-            self._last = "" if plain and due else text
-
-    def warn(self, text: str) -> None:
-        """Print it in any mode."""
-        self._print(text)
-
-    def _print(self, text: str) -> None:
-        if not self._silent:
-            encoding = self._console.encoding
-            text = text.encode(encoding, "replace").decode(encoding)
-            self._console.print(text, markup=False, highlight=False, emoji=False, soft_wrap=True)
-
-
 @cache
-def _console() -> Console:
-    """One for all, so that a display inside another knows of it."""
+def _stderr() -> Console:
+    """Return one console for all displays, so that nested ones know of each other."""
     return Console(stderr=True)
 
 
@@ -251,22 +204,11 @@ def _bar(left: str, done: int, total: int, right: str) -> Table:
     return grid
 
 
-def _who_learns(learning: Mapping[str, float], rates: bool = False) -> str:
-    names = [f"{role} at {rate:g}" if rates else str(role) for role, rate in learning.items() if rate > 0]
-    if rates:
-        return f"learning: {', '.join(names) or 'nobody'}"
-    return f"{' and '.join(names) or 'nobody'} {'learn' if len(names) > 1 else 'learns'}"
-
-
-def _solved(metrics: Mapping[str, float]) -> str:
-    return f"solved {100 * metrics['solved']:.0f} %" if "solved" in metrics else ""
-
-
 def _speeds(metrics: Mapping[str, float], seconds: float) -> list[str]:
-    counted = {"executions": "executions/count", "tokens": "tokens/total"}
+    counts = {"executions": "executions/count", "tokens": "tokens/total"}
     if seconds <= 0:
         return []
-    return [f"{_number(metrics[name] / seconds)} {unit}/s" for unit, name in counted.items() if name in metrics]
+    return [f"{_number(metrics[name] / seconds)} {unit}/s" for unit, name in counts.items() if name in metrics]
 
 
 def _joined(*parts: str) -> str:

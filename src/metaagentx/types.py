@@ -1,18 +1,25 @@
-"""The one tree that flows through everything: a Task gets Designs, a Design gets Executions, an Execution makes Calls.
+"""The rollout tree: a Task has Designs, a Design has Executions, an Execution has Calls.
 
-`rollout` grows the tree, `rewards` score it, `credit` writes advantages on it, `trainer` flattens it, `runs` writes it
-down, the viewer draws it. Plain data: nothing here computes, but what a grader needs has its shape checked.
+`rollout` builds the tree, `rewards` scores it, `training` writes advantages into it and trains on it, `runs` saves it,
+`report` shows it. Plain data; the types that graders read check their shape. No pydantic here: the grading workers
+import this module inside the sandbox.
 """
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
+from .workflow.protocol import Answer, last_boxed, last_solution, reply_answer
+from .workflow.structure import Structure
+
+if TYPE_CHECKING:
+    JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
+else:  # pydantic, which reads trees by these annotations, cannot follow an alias into itself
+    JSON = Any
 
 
 def _check_shape(owner: object, name: str, kind: type | tuple[type, ...], items: type | tuple[type, ...] = ()) -> None:
-    """Raise TypeError for a field of another type: a text where a tuple belongs would be graded letter by letter."""
+    """Raise TypeError for a field of the wrong type: text instead of a tuple would be graded letter by letter."""
     value = getattr(owner, name)
     expected = kind.__name__ if isinstance(kind, type) else " or ".join(each.__name__ for each in kind)
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
@@ -23,7 +30,7 @@ def _check_shape(owner: object, name: str, kind: type | tuple[type, ...], items:
 
 
 class Role(StrEnum):
-    """Who speaks: the one that designs the workflow, or the one that is every agent in it."""
+    """The model that designs the workflow, or the one that plays every agent in it."""
 
     DESIGNER = "designer"
     EXECUTOR = "executor"
@@ -31,12 +38,12 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MathGold:
-    """What a math answer is compared with."""
+    """The right answer of a math task."""
 
     answers: tuple[str, ...]
-    """LaTeX without dollar signs. Several when the task asks for several, in any order."""
+    """LaTeX without dollar signs; several, in any order, when the task asks for several."""
     tolerances: tuple[float, ...] = ()
-    """Absolute, as the task states them, one for all answers or one for each. None stated: none granted."""
+    """Absolute, as the task states them: one for all answers or one for each. Empty: exact match required."""
     unit: str = ""
 
     def __post_init__(self) -> None:
@@ -47,7 +54,7 @@ class MathGold:
 
 @dataclass(frozen=True, slots=True)
 class StdinTest:
-    """One run of a program: what it reads and what it should print."""
+    """One run of a program: its standard input and its expected output."""
 
     input: str
     output: str
@@ -59,7 +66,7 @@ class StdinTest:
 
 @dataclass(frozen=True, slots=True)
 class FunctionTest:
-    """One call of a function: its arguments and what it should return, as JSON."""
+    """One call of a function: its arguments and the expected return value, as JSON."""
 
     arguments: tuple[JSON, ...]
     expected: JSON
@@ -70,7 +77,7 @@ class FunctionTest:
 
 @dataclass(frozen=True, slots=True)
 class AssertTest:
-    """Python source that calls the solution's functions and asserts; it runs apart from the solution."""
+    """Python source with assertions that call the solution's functions; it runs in a process of its own."""
 
     source: str
 
@@ -83,19 +90,19 @@ CodeTest: TypeAlias = StdinTest | FunctionTest | AssertTest
 
 @dataclass(frozen=True, slots=True)
 class CodeTests:
-    """What a program is tested with. All tests are of one kind."""
+    """The tests of a program, all of one kind."""
 
     tests: tuple[CodeTest, ...]
     entry_point: str = ""
-    """The function (or Class.method) that is called; empty for programs that read standard input."""
+    """The function (or Class.method) to call; empty for programs that read standard input."""
     prompt: str = ""
-    """Source that a completion continues, put before a solution that does not define the entry point itself."""
+    """Source that is put before a solution that does not define the entry point itself."""
     cpu_seconds: float = 4.0
-    """For each test."""
+    """The CPU time limit of each test."""
     wrapped_outputs: bool = False
-    """Expected values may stand inside a one-element list (APPS writes some so): then either form is right."""
+    """Expected values may be wrapped in a one-element list, as in APPS: then either form is right."""
     special_judge: bool = False
-    """More than one output is right, which a comparison cannot see: leave such tasks out of training."""
+    """Several outputs are right, which a comparison cannot check: leave such tasks out of training."""
 
     def __post_init__(self) -> None:
         _check_shape(self, "tests", tuple, (StdinTest, FunctionTest, AssertTest))
@@ -106,7 +113,7 @@ class CodeTests:
 
 @dataclass(frozen=True, slots=True)
 class GymEntry:
-    """A generated task of reasoning-gym, which brings its own scorer."""
+    """A generated task of reasoning-gym, which has its own scorer."""
 
     generator: str
     config: dict[str, JSON]
@@ -120,12 +127,12 @@ class GymEntry:
 
 @dataclass(frozen=True, slots=True)
 class CustomGrader:
-    """A user's own grader, `module:function`, called with the answer's text and this data; returns 0 to 1."""
+    """A user's own grader, `module:function`, called with the text of the answer and this data; returns 0 to 1."""
 
     function: str
     data: JSON
     file: str = field(default="", repr=False, compare=False)
-    """The file that the task is from: the module is looked for beside it first. A task is the same wherever it is."""
+    """The file of the task: the module is searched beside it first. It does not count when tasks are compared."""
 
     def __post_init__(self) -> None:
         _check_shape(self, "function", str)
@@ -136,7 +143,7 @@ Grading: TypeAlias = MathGold | CodeTests | GymEntry | CustomGrader
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One task with all its grader needs."""
+    """One task with everything that its grader needs."""
 
     id: str
     kind: Literal["math", "code", "gym", "custom"]
@@ -145,24 +152,24 @@ class Task:
     source: str
     split: str
     difficulty: float | None = None
-    """From 0 (easy) to 1 (hard) where the source says something of it."""
-    licence: str = ""
+    """From 0 (easy) to 1 (hard), where the source states it."""
+    license: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Grade:
-    """What a grader says of an answer."""
+    """The result of grading an answer."""
 
     score: float
-    """From 0 to 1: for programs the share of tests passed."""
+    """From 0 to 1; for programs the share of tests passed."""
     solved: bool
     reason: str = ""
-    """Why not, for a person."""
+    """Why the answer is wrong, for a person."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reward:
-    """The parts a reward is made of, kept so that a viewer can show why."""
+    """A reward and its parts."""
 
     outcome: float
     solution: float
@@ -175,14 +182,15 @@ class Reward:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Why something has no ordinary result. `infra` is ours and never becomes a reward; all others are the model's."""
+    """Why a design or an execution failed. `infra` is an infrastructure fault, which never becomes a reward; all other
+    kinds are the model's fault."""
 
     kind: str
     message: str
 
     @property
     def infra(self) -> bool:
-        """Whether the machinery failed and not the model."""
+        """Whether the infrastructure failed and not the model."""
         return self.kind == "infra"
 
 
@@ -195,45 +203,72 @@ class Call:
     messages: tuple[dict[str, str], ...]
     text: str
     tokens: int = 0
-    """How many the model wrote."""
+    """How many tokens the model wrote."""
     advantage: float | None = None
     prompt: tuple[int, ...] = ()
-    """The tokens the model read, and then those it wrote with the log-probability of each: what training sees."""
+    """The tokens that the model read; then those it wrote, with their log-probabilities: the input of training."""
     completion: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
+    prompt_tokens: int = 0
+    """How many tokens the model read; a saved tree keeps this and not the tokens themselves."""
     finish: str = "stop"
     """`length`: the reply was cut off."""
     seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
+class FinalAnswer(Answer):
+    """The answer of an execution, parsed once; graders, rewards, evaluation and report read this."""
+
+    text: str
+    """The passage that states it, as the model wrote it: the delivery, or the whole reply."""
+    call: int | None = None
+    """The index of the call in `Execution.calls` that wrote it; None when no call did."""
+
+    @classmethod
+    def parse(cls, text: str) -> "FinalAnswer":
+        """Return the answer that a text states."""
+        answer = reply_answer(text)
+        return cls(answer.kind, answer.value, text)
+
+    @property
+    def box(self) -> str | None:
+        """The content of the last box, also where a program follows it."""
+        return self.value if self.kind == "boxed" else last_boxed(self.text)
+
+    @property
+    def program(self) -> str | None:
+        """The source of the last program, also where a box follows it."""
+        return self.value if self.kind == "solution" else last_solution(self.text)
+
+
+@dataclass(frozen=True, slots=True)
 class ProgramOutput:
-    """What a program printed that an agent wrote: no text of the script's."""
+    """The output of a program that an agent, and not the script, wrote."""
 
     call: int
-    """Which of the execution's calls wrote the code, or the input if that came later."""
+    """The index of the call that wrote the code, or the input if that came later."""
     output: str
-    """Standard output, then standard error; the beginning and the end where it is long."""
+    """Standard output, then standard error; a long one is shortened in the middle."""
 
 
 @dataclass(slots=True)
 class Execution:
-    """One run of a design's script."""
+    """One run of the script of a design."""
 
     calls: list[Call] = field(default_factory=list)
-    answer: str | None = None
-    """The text of the answer, as the call it came from wrote it."""
-    answer_call: int | None = None
-    """Which of `calls` the answer came from; None when none did."""
+    answer: FinalAnswer | None = None
     fault: Fault | None = None
     reward: Reward | None = None
     fed: str | None = None
-    """Where the script wrote the answer into a prompt before any agent had said it. Kept also when a recipe pays."""
+    """Where the script wrote the answer into a prompt before any agent had said it; also set if a recipe allows it."""
     programs: list[ProgramOutput] = field(default_factory=list)
-    """Outputs of the programs that agents wrote, in the order they were run."""
+    """Outputs of the programs that agents wrote, in the order of execution."""
     log: str = ""
-    """What the script printed. It earns nothing."""
+    """What the script printed; it does not affect the reward."""
     seconds: float = 0.0
+    structure: Structure | None = None
+    """What the script ran, as it reported it from inside the sandbox; None: no model call was made."""
 
 
 @dataclass(slots=True)
@@ -245,9 +280,14 @@ class Design:
     executions: list[Execution] = field(default_factory=list)
     fault: Fault | None = None
     reward: float | None = None
-    """The mean of its executions'; of a script that could not run, 0. None: nothing is known, by an infra fault."""
+    """The mean reward of its executions; 0 if the script could not run; None if an infrastructure fault hides it."""
     pattern: str = ""
-    """What kind of workflow it is, for a person: `agent`, `ensemble`, `reflection`, ..."""
+    """What kind of workflow it is: `single`, `ensemble+tools`, ... Empty: no execution has reported one."""
+
+    @property
+    def structure(self) -> Structure | None:
+        """What the script ran, by its first execution that reported it."""
+        return next((run.structure for run in self.executions if run.structure is not None), None)
 
 
 @dataclass(slots=True)

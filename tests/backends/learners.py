@@ -71,12 +71,12 @@ def write_untrainable(path: Path) -> Path:
 
 
 def datum(prompt: tuple[int, ...], reply: tuple[int, ...], advantage: float = 1.0, gap: float = 0.1) -> Datum:
-    """A reply that is trained on; its behaviour log-probabilities are made up."""
+    """A reply that is trained on; its behavior log-probabilities are made up."""
     count = len(prompt) + len(reply)
     weights = (0.0,) * len(prompt) + (1.0,) * len(reply)
-    behaviour = tuple(-3.0 + gap * ((7 * index) % 5 - 2) for index in range(count))
-    reference = tuple(value - 0.2 for value in behaviour)
-    return Datum(prompt + reply, weights, advantage, behaviour, reference)
+    behavior = tuple(-3.0 + gap * ((7 * index) % 5 - 2) for index in range(count))
+    reference = tuple(value - 0.2 for value in behavior)
+    return Datum(prompt + reply, weights, advantage, behavior, reference)
 
 
 def relative_difference(left: Mapping[str, torch.Tensor], right: Mapping[str, torch.Tensor]) -> float:

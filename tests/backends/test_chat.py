@@ -1,4 +1,4 @@
-"""Chat: the model's own template, and conversations that go on without a token being encoded anew."""
+"""Chat: the model's own template, and conversations that continue without encoding a token again."""
 
 import random
 import time
@@ -138,7 +138,7 @@ def test_no_template_and_a_conversation_that_it_refuses_are_told() -> None:
         hf = drifting(FORGETFUL).hf
         hf.chat_template = None
         ChatTokenizer(hf, name="./here")
-    with pytest.raises(MetaAgentXError, match=r"refuses a conversation of system: roles must alternate"):
+    with pytest.raises(MetaAgentXError, match=r"does not accept a conversation of system: roles must alternate"):
         drifting(ALTERNATING).encode_chat([{"role": "system", "content": "Add."}])
     with pytest.raises(MetaAgentXError, match="there is no role narrator"):
         chat_tokenizer().encode_chat([{"role": "narrator", "content": "Add."}])

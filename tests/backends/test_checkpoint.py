@@ -15,13 +15,14 @@ import tests.backends.learners  # noqa: F401  before torch
 # isort: split
 import torch
 
+from metaagentx.atomic import copy_directory
 from metaagentx.backends.local.checkpoint import load_checkpoint, save_checkpoint
 from metaagentx.backends.local.model import LocalModel, LoraOptions, load_model
 from metaagentx.backends.local.presets import new_model
-from metaagentx.backends.local.training import Learner, TrainingOptions
+from metaagentx.backends.local.training import Learner
 from metaagentx.errors import MetaAgentXError
-from metaagentx.policy import Datum, LossOptions
-from metaagentx.runs.files import copy_directory
+from metaagentx.options import LossConfig, OptimizerConfig
+from metaagentx.policy import Datum
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +44,7 @@ def step(learner: Learner, seed: int, *, finish: bool = True) -> None:
     """A step on random data, which come from the generator whose state is part of a checkpoint."""
     tokens = torch.randint(0, 200, (4, 12)).tolist()
     data = [Datum(tuple(row), (0.0,) * 4 + (1.0,) * 8, advantage=seed - 1.5, logprobs=(-5.0,) * 12) for row in tokens]
-    learner.forward_backward(data, "importance_sampling", LossOptions())
+    learner.forward_backward(data, "ppo", LossConfig())
     if finish:
         learner.optim_step(1e-3)
 
@@ -58,7 +59,7 @@ def digest(learner: Learner) -> str:
             found.update(f"{name}{key}".encode() + tensor.numpy().tobytes())
     for name, gradient in sorted(learner.gradients.items()):
         found.update(name.encode() + gradient.numpy().tobytes())
-    found.update(torch.get_rng_state().numpy().tobytes() + repr(learner.progress).encode())
+    found.update(torch.get_rng_state().numpy().tobytes() + repr(learner.state).encode())
     return found.hexdigest()
 
 
@@ -82,7 +83,7 @@ def test_going_on_equals_never_having_stopped(
     first = Learner(make(directory))
     step(first, 0)
     step(first, 1, finish=not in_the_middle)
-    first.progress.token_budget = 100
+    first.state.token_budget = 100
     save_checkpoint(first, "designer", tmp_path / "5")
     step(first, 2)
     step(first, 3)
@@ -91,7 +92,7 @@ def test_going_on_equals_never_having_stopped(
     version = second.model.version
     load_checkpoint(second, tmp_path / "5")
     assert second.model.version == version + 1
-    assert second.progress.token_budget == 100
+    assert second.state.token_budget == 100
     step(second, 2)
     step(second, 3)
     assert digest(second) == digest(first)
@@ -102,17 +103,17 @@ def test_new_settings_of_the_optimizer_are_used_and_a_budget_that_memory_forced_
 ) -> None:
     saved = Learner(load_model(directory))
     step(saved, 2)
-    saved.progress.token_budget = 100
+    saved.state.token_budget = 100
     save_checkpoint(saved, "designer", tmp_path / "1")
-    same, other = Learner(load_model(directory)), Learner(load_model(directory), TrainingOptions(500))
+    same, other = Learner(load_model(directory)), Learner(load_model(directory), OptimizerConfig(token_budget=500))
     for learner in (same, other):
         load_checkpoint(learner, tmp_path / "1")
-    assert (same.progress.token_budget, other.progress.token_budget) == (100, 500)
+    assert (same.state.token_budget, other.state.token_budget) == (100, 500)
     save_checkpoint(other, "designer", tmp_path / "2")
     load_checkpoint(same, tmp_path / "2")
-    assert same.progress.token_budget == 8192
+    assert same.state.token_budget == 8192
 
-    changed = TrainingOptions(gradient_clip=1e-3, betas=(0.0, 0.5), weight_decay=0.3)
+    changed = OptimizerConfig(gradient_clip=1e-3, beta1=0.0, beta2=0.5, weight_decay=0.3)
     learner, fresh = (Learner(load_model(path), changed) for path in (tmp_path / "1", tmp_path / "1"))
     load_checkpoint(learner, tmp_path / "1")
     fresh.optimizer.load_state_dict(
@@ -128,9 +129,9 @@ def test_new_settings_of_the_optimizer_are_used_and_a_budget_that_memory_forced_
     del state["configured_token_budget"]  # as older versions wrote it
     (tmp_path / "1" / "training" / "state.json").write_text(json.dumps(state))
     for budget, expected_budget in ((8192, 100), (50, 50)):
-        learner = Learner(load_model(directory), TrainingOptions(budget))
+        learner = Learner(load_model(directory), OptimizerConfig(token_budget=budget))
         load_checkpoint(learner, tmp_path / "1")
-        assert learner.progress.token_budget == expected_budget
+        assert learner.state.token_budget == expected_budget
 
 
 def test_weights_that_have_not_changed_are_written_once_in_a_directory(directory: Path, tmp_path: Path) -> None:
@@ -223,7 +224,7 @@ def test_a_checkpoint_is_replaced_whole(directory: Path, tmp_path: Path) -> None
     (tmp_path / "a" / "latest").rename(tmp_path / "a" / ".latest.replaced")  # killed between the two renames
     other = Learner(load_model(directory))
     load_checkpoint(other, tmp_path / "a" / "latest")
-    assert other.progress.steps == 1
+    assert other.state.steps == 1
 
 
 def test_nothing_half_written_is_left_when_saving_fails(directory: Path, tmp_path: Path) -> None:
@@ -239,13 +240,13 @@ BROKEN: list[tuple[str, Callable[[Path], object], str]] = [
     ("weights", lambda path: os.truncate(path / "model.safetensors", 5000), "model.safetensors is truncated"),
     ("moments", lambda path: os.truncate(path / "training/optimizer.safetensors", 5000), "missing or truncated"),
     ("random", lambda path: (path / "training/random.safetensors").unlink(), "missing or truncated"),
-    ("state", lambda path: os.truncate(path / "training/state.json", 20), "state.json is missing, truncated or not"),
+    ("state", lambda path: os.truncate(path / "training/state.json", 20), "state.json is missing or damaged"),
     ("config", lambda path: os.truncate(path / "config.json", 20), "config.json is not valid JSON"),
     ("tokenizer", lambda path: os.truncate(path / "tokenizer.json", 20), "does not load"),
     (
         "format",
         lambda path: (path / "training/state.json").write_text('{"format": 2}'),
-        "has format 2, and this version reads 1",
+        "has format 2, expected 1",
     ),
 ]
 
@@ -271,7 +272,7 @@ def refuses(learner: Learner, path: Path, line: str) -> None:
 
 def test_a_foreign_checkpoint_says_so(checkpoint: Path, directory: Path, tmp_path: Path) -> None:
     nano = Learner(load_model(directory))
-    refuses(nano, tmp_path / "nowhere", "there is no checkpoint at")
+    refuses(nano, tmp_path / "nowhere", "no checkpoint at")
     refuses(nano, directory, "has no training state")
     new_model(tmp_path / "tiny", "tiny")
     tiny = Learner(load_model(tmp_path / "tiny"))

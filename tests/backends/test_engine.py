@@ -16,15 +16,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metaagentx.backends.local import decoder
-from metaagentx.backends.local.batches import Batch
-from metaagentx.backends.local.decoder import Part, PlainDecoder, is_plain
+from metaagentx.backends.local import model_runner
+from metaagentx.backends.local.decoding import DecodeBatch
 from metaagentx.backends.local.engine import Engine
-from metaagentx.backends.local.generic import GenericDecoder
-from metaagentx.backends.local.kv import Blocks, Lane, Layout
+from metaagentx.backends.local.kv_cache import KVLayout, KVSlots, PrefixCache
 from metaagentx.backends.local.model import LocalModel, LoraOptions
-from metaagentx.backends.local.requests import StopTexts
-from metaagentx.backends.local.sampler import draw
+from metaagentx.backends.local.model_runner import NativeRunner, PrefillChunk, is_native
+from metaagentx.backends.local.requests import StopStrings
+from metaagentx.backends.local.sampler import sample_tokens
+from metaagentx.backends.local.transformers_runner import TransformersRunner
 from metaagentx.errors import MetaAgentXError
 from metaagentx.policy import BackendError, Completion, SamplingParams
 from tests.backends.learners import VOCABULARY, chat_tokenizer, random_model
@@ -89,14 +89,14 @@ RAGGED = (1, 2, 3, 5, 40, 17, 130, 64, 65, 300, 16, 15)
 @pytest.mark.parametrize("model", [QWEN, LLAMA], ids=["qwen3", "llama"])
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_joined_batches_equal_a_plain_forward_pass(model: LocalModel, deterministic: bool) -> None:
-    assert is_plain(model.module)
+    assert is_native(model.module)
     engine = Engine(model, compiled=False, deterministic=deterministic)
     asks = asks_of(RAGGED) + asks_of(RAGGED, temperature=0.6) + asks_of(RAGGED, temperature=0)
     assert_right(model, asks, sample_all(engine, asks))
     assert_right(model, asks, sample_all(engine, asks, random.Random(0)))
 
 
-def test_sequences_that_outgrow_their_lane_move_on() -> None:
+def test_sequences_that_outgrow_their_slots_move_on() -> None:
     asks = [(words(length, length), SamplingParams(200, seed=length)) for length in (100, 127, 128, 129, 250)]
     quiet = model_of("qwen3")
     quiet.tokenizer.end_tokens, ends = frozenset(), quiet.tokenizer.end_tokens
@@ -129,8 +129,8 @@ def test_a_long_common_beginning_is_attended_to_once_for_all_rows(
     model: LocalModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     used: list[int] = []
-    attend = decoder._attend_shared
-    monkeypatch.setattr(decoder, "_attend_shared", lambda *of: used.append(of[-1]) or attend(*of))  # type: ignore[func-returns-value]
+    attend = model_runner._attend_shared
+    monkeypatch.setattr(model_runner, "_attend_shared", lambda *of: used.append(of[-1]) or attend(*of))  # type: ignore[func-returns-value]
     start = words(150, 1)
     asks = [([*start, *words(n, n + 2)], SamplingParams(12 + n, seed=n)) for n in range(6)]
     assert_right(model, asks, sample_all(Engine(model, compiled=False), asks))
@@ -140,13 +140,13 @@ def test_a_long_common_beginning_is_attended_to_once_for_all_rows(
 def tokens_read(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many tokens each pass over prompts reads from now on."""
     read: list[int] = []
-    extend = engine._decoder.extend
+    prefill = engine._runner.prefill
 
-    def counting(lane: Any, parts: Sequence[Part]) -> None:
-        read.append(sum(len(part.tokens) for part in parts))
-        extend(lane, parts)
+    def counting(slots: KVSlots, chunks: Sequence[PrefillChunk]) -> None:
+        read.append(sum(len(chunk.tokens) for chunk in chunks))
+        prefill(slots, chunks)
 
-    monkeypatch.setattr(engine._decoder, "extend", counting)
+    monkeypatch.setattr(engine._runner, "prefill", counting)
     return read
 
 
@@ -205,8 +205,8 @@ def test_a_tiny_budget_evicts_and_queues_and_is_still_right() -> None:
     engine = Engine(QWEN, kv_budget_tokens=512, compiled=False)
     asks = asks_of([100, 10, 200, 60, 100, 250] * 3) + asks_of([250] * 4)
     assert_right(QWEN, asks, sample_all(engine, asks))
-    assert engine._blocks.tokens <= 512
-    with pytest.raises(MetaAgentXError, match="takes 1024 places, and kv_budget_tokens is 512"):
+    assert engine._prefix_cache.tokens <= 512
+    with pytest.raises(MetaAgentXError, match="takes 1024 positions, and kv_budget_tokens is 512"):
         sample_all(engine, [(words(500, 1), SamplingParams(100))])
 
 
@@ -265,9 +265,9 @@ def test_stop_texts_end_a_completion_however_they_are_cut(stop: str, seed: int) 
     pieces = ["<", "/", "a", "b", ">", " ", "é", "\n", "<delivery>", "</delivery>", " a"]
     known = [token for piece in pieces for token in tokenizer.hf.encode(piece, add_special_tokens=False)]
     tokens = random.Random(seed).choices(known, k=40)
-    stops = StopTexts((stop, "never this"), tokenizer)
+    stops = StopStrings((stop, "never this"), tokenizer)
     ended = [count for count in range(1, 41) if stop in tokenizer.decode(tokens[:count])]
-    found = [count for count in range(1, 41) if stops.ended_by(tokens[:count])]
+    found = [count for count in range(1, 41) if stops.matches(tokens[:count])]
     assert found[:1] == ended[:1]
 
 
@@ -284,13 +284,13 @@ def test_a_stop_text_ends_a_sample() -> None:
 def test_tokens_are_drawn_as_often_as_they_should_be() -> None:
     logits = torch.randn(1, 8, generator=torch.Generator().manual_seed(0)).expand(40_000, 8)
     chances = torch.rand(40_000, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    tokens, logprobs = draw(logits, torch.full((40_000,), 0.7), chances)
+    tokens, logprobs = sample_tokens(logits, torch.full((40_000,), 0.7), chances)
     expected = (logits[0] / 0.7).softmax(-1)
     assert ((tokens.long().bincount(minlength=8) / 40_000) - expected).abs().max() < 0.01
     torch.testing.assert_close(logprobs.float(), expected.log()[tokens.long()])
     impossible = torch.tensor([[float("-inf"), 0.0, float("-inf")]] * 2)
     ends = torch.tensor([0.0, 1 - 2**-53], dtype=torch.float64)
-    assert draw(impossible, torch.ones(2), ends)[0].tolist() == [1, 1]
+    assert sample_tokens(impossible, torch.ones(2), ends)[0].tolist() == [1, 1]
 
 
 def test_a_cancelled_request_leaves_and_the_others_go_on() -> None:
@@ -303,7 +303,7 @@ def test_a_cancelled_request_leaves_and_the_others_go_on() -> None:
         gone.cancel()
         await asyncio.gather(gone, return_exceptions=True)
         completion = await engine.sample(words(9, 8), SamplingParams(5, seed=1))
-        for _ in range(2):  # the turn in which it was cancelled, and the next
+        for _ in range(2):  # the turn in which it was canceled, and the next
             await QWEN.run(lambda: None)
         return completion
 
@@ -317,7 +317,7 @@ def test_requests_that_cannot_be_are_told() -> None:
         (words(1024, 1), SamplingParams(5), "prompt has 1024 tokens, and the model's context of 1024 leaves"),
         ([], SamplingParams(5), "one or more tokens from 0 to 23"),
         ([99], SamplingParams(5), "one or more tokens from 0 to 23"),
-        ([3], SamplingParams(0), "max_tokens must be at least 1"),
+        ([3], SamplingParams(0), "max_tokens must be >= 1"),
     ):
         with pytest.raises(MetaAgentXError, match=problem):
             sample_all(engine, [(prompt, params)])
@@ -328,7 +328,7 @@ def test_requests_that_cannot_be_are_told() -> None:
 def test_a_failing_step_reaches_those_who_wait_and_the_engine_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine(QWEN, compiled=False)
     with monkeypatch.context() as patch:
-        patch.setattr(engine._decoder, "logits", lambda *_: 1 / 0)
+        patch.setattr(engine._runner, "decode", lambda *_: 1 / 0)
         with pytest.raises(
             BackendError, match=r"^sampling failed: ZeroDivisionError in test_engine\.py:\d+: division by zero$"
         ):
@@ -340,7 +340,7 @@ def test_a_failing_step_reaches_those_who_wait_and_the_engine_goes_on(monkeypatc
 def test_a_failing_read_reaches_all_who_wait(deterministic: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine(QWEN, compiled=False, deterministic=deterministic)
 
-    def fails(lane: Any, parts: Sequence[Part]) -> None:
+    def fails(slots: KVSlots, chunks: Sequence[PrefillChunk]) -> None:
         raise RuntimeError("the read failed")
 
     async def ask() -> list[Completion | BaseException]:
@@ -348,7 +348,7 @@ def test_a_failing_read_reaches_all_who_wait(deterministic: bool, monkeypatch: p
         return await asyncio.wait_for(asyncio.gather(*asks, return_exceptions=True), timeout=30)
 
     with monkeypatch.context() as broken:
-        broken.setattr(engine._decoder, "extend", fails)
+        broken.setattr(engine._runner, "prefill", fails)
         failures = asyncio.run(ask())
         assert {type(error) for error in failures} == {BackendError}
         assert all(str(error).endswith(": the read failed") for error in failures)
@@ -387,12 +387,12 @@ def test_loras_on_one_base_are_sampled_each_with_its_own(kind: str) -> None:
 def test_a_step_has_its_own_lora_whichever_peft_has_switched_on() -> None:
     """What a compiler relies on: always the same operations on the same tensors."""
     base, designer, _ = with_loras("qwen3")
-    plain, lane = PlainDecoder(designer), Lane(Layout(2, 2, 8, torch.float32, torch.device("cpu")), 128, 1)
+    runner, slots = NativeRunner(designer), KVSlots(KVLayout(2, 2, 8, torch.float32, torch.device("cpu")), 128, 1)
     logits = []
     for adapter in ("designer", "executor"):
         base.module.set_adapter(adapter)
         with torch.inference_mode():
-            logits.append(plain.logits(lane, torch.tensor([5]), torch.tensor([0]), 1))
+            logits.append(runner.decode(slots, torch.tensor([5]), torch.tensor([0]), 1))
     assert torch.equal(*logits)
 
 
@@ -424,7 +424,7 @@ def test_compiling_what_cannot_be_compiled_is_refused(monkeypatch: pytest.Monkey
         Engine(other, compiled=True)
     assert sample_all(Engine(other, compiled="auto"), asks_of([4]))
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(MetaAgentXError, match=r"g\+\+ was not found; write model\.compiled = \"auto\" or false$"):
+    with pytest.raises(MetaAgentXError, match=r"g\+\+ was not found; set model\.compiled to \"auto\" or false$"):
         Engine(QWEN, compiled=True)
 
 
@@ -454,16 +454,16 @@ def test_other_architectures_are_sampled_through_transformers(kind: str) -> None
     torch.manual_seed(0)
     module = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").eval()
     model = LocalModel(module, chat_tokenizer(), torch.device("cpu"), torch.float32, 1024)
-    assert not is_plain(module)
+    assert not is_native(module)
     asks = asks_of([1, 2, 40, 17, 130, 40])
     assert_right(model, asks, sample_all(Engine(model), asks))
 
 
-def test_our_decoder_and_that_of_transformers_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_our_runner_and_that_of_transformers_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     asks = asks_of(RAGGED)
-    monkeypatch.setattr("metaagentx.backends.local.engine.is_plain", lambda _: False)
+    monkeypatch.setattr("metaagentx.backends.local.engine.is_native", lambda _: False)
     engine = Engine(QWEN)
-    assert isinstance(engine._decoder, GenericDecoder)
+    assert isinstance(engine._runner, TransformersRunner)
     monkeypatch.undo()
     theirs, ours = sample_all(engine, asks), sample_all(Engine(QWEN), asks)
     assert [c.tokens for c in theirs] == [c.tokens for c in ours]
@@ -473,26 +473,26 @@ def test_our_decoder_and_that_of_transformers_agree(monkeypatch: pytest.MonkeyPa
 def test_batches_are_filled_or_kept_even(deterministic: bool, chosen: int) -> None:
     engine = Engine(QWEN, compiled=False, deterministic=deterministic, deterministic_rows=4)
     for count in (1, 3, 4):
-        engine._batches.append(Batch(engine._decoder.layout, 128, 4))
+        engine._batches.append(DecodeBatch(engine._runner.layout, 128, 4))
         for number in range(count):
-            engine._batches[-1].join(engine._request(words(9, number), SamplingParams(2)), None)
-    assert len(engine._place(engine._request(words(9, 7), SamplingParams(2)), 1).requests) == chosen
+            engine._batches[-1].add(engine._make_request(tuple(words(9, number)), SamplingParams(2)), None)
+    assert len(engine._batch_for(engine._make_request(tuple(words(9, 7)), SamplingParams(2)), 1).requests) == chosen
 
 
 @settings(deadline=None)
 @given(st.lists(st.lists(st.integers(0, 1), max_size=9), max_size=12), st.integers(0, 20), st.booleans())
-def test_blocks_keep_the_longest_beginnings_within_bounds(sequences: list[list[int]], room: int, tails: bool) -> None:
-    blocks = Blocks(2, tails)
+def test_the_prefix_cache_keeps_the_longest_prefixes(sequences: list[list[int]], room: int, tails: bool) -> None:
+    cache = PrefixCache(2, tails)
     for tokens in sequences:
         count = (len(tokens) + tails) // 2
         kv = torch.tensor(tokens, dtype=torch.float32).view(1, 1, 1, -1, 1)
-        blocks.add(tokens, kv)
-        found = blocks.longest(tokens)
+        cache.add(tokens, kv)
+        found = cache.lookup(tokens)
         assert len(found) == count
         assert [int(n) for block in found for n in block.flatten()] == tokens[: 2 * len(found)]
-        blocks.shrink(room)
-        assert blocks.tokens <= room
-        kept = blocks.longest(tokens)
+        cache.evict(room)
+        assert cache.tokens <= room
+        kept = cache.lookup(tokens)
         assert len(kept) == min(count, room // 2)
 
 

@@ -1,4 +1,4 @@
-"""Memory that runs out, in a process whose memory is really limited: nobody waits for ever, and everything goes on."""
+"""Memory that runs out, in a process whose memory is really limited: no caller waits forever, and work continues."""
 
 import subprocess
 import sys
@@ -14,7 +14,8 @@ import torch
 from metaagentx.backends.local import Engine, LocalPolicy
 from metaagentx.backends.local.training import Learner
 from metaagentx.errors import MetaAgentXError
-from metaagentx.policy import BackendError, LossOptions, SamplingParams
+from metaagentx.options import LossConfig
+from metaagentx.policy import BackendError, SamplingParams
 
 def limit(megabytes):
     pages = int(open("/proc/self/statm").read().split()[0])
@@ -33,21 +34,21 @@ def replies(count, length):
 torch.set_num_threads(1)
 wide = learners.random_model(dtype=torch.float32, hidden_size=64, intermediate_size=512, max_position_embeddings=2**14)
 learner, data = Learner(wide), replies(240, 100)
-learner.progress.token_budget = 512
-learner.forward_backward(data, "cross_entropy", LossOptions())
+learner.state.token_budget = 512
+learner.forward_backward(data, "cross_entropy", LossConfig())
 expected, learner.gradients = learner.gradients, {}
 alone = learner.logprobs(data)
 limit(150)
-learner.progress.token_budget = 10**6
-metrics = learner.forward_backward(data, "cross_entropy", LossOptions())
+learner.state.token_budget = 10**6
+metrics = learner.forward_backward(data, "cross_entropy", LossConfig())
 print(metrics["sequences"], learners.relative_difference(learner.gradients, expected) <= 1e-5)
-learner.progress.token_budget = 10**6
+learner.state.token_budget = 10**6
 limit(30)
 differences = [abs(a - b) for x, y in zip(learner.logprobs(data), alone, strict=True) for a, b in zip(x, y)]
-print(max(differences) < 1e-4, learner.progress.token_budget < 10**6)
+print(max(differences) < 1e-4, learner.state.token_budget < 10**6)
 limit(1)
 try:
-    learner.forward_backward(replies(1, 16000), "cross_entropy", LossOptions())
+    learner.forward_backward(replies(1, 16000), "cross_entropy", LossConfig())
 except MetaAgentXError as error:
     print(error)
 limit(0)
@@ -120,7 +121,7 @@ def test_sampling_fails_with_one_line_for_all_who_wait_and_goes_on(said: list[st
 
 def test_a_micro_batch_is_halved_until_it_fits_and_a_sequence_that_does_not_is_one_line(said: list[str]) -> None:
     warnings = [line for line in said[7:-2] if line.startswith("out of memory on a micro-batch of ")]
-    assert warnings and all("going on with at most" in line and "optimizer.token_budget" in line for line in warnings)
+    assert warnings and all("continuing with at most" in line and "optimizer.token_budget" in line for line in warnings)
     gradient, logprobs, refusal = [line for line in said[7:-2] if line not in warnings]
     assert (gradient, logprobs) == ("240.0 True", "True True")
     assert refusal.startswith(

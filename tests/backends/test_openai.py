@@ -1,4 +1,4 @@
-"""A policy on an OpenAI-compatible server: a real one, of the standard library, in a thread of the tests."""
+"""A chat model on an OpenAI-compatible server: a real one, of the standard library, in a thread of the tests."""
 
 import asyncio
 import json
@@ -18,20 +18,28 @@ from typing import Any
 
 import pytest
 
-from metaagentx.backends.openai import OpenAIPolicy
-from metaagentx.calls import Speaker, TooLong, Unanswered
-from metaagentx.coldstart import read_rows
+from metaagentx.backends.openai import OpenAIChatModel
+from metaagentx.coldstart.demonstrations import read_rows
+from metaagentx.coldstart.programmed_teacher import ProgrammedTeacher
+from metaagentx.config import RolloutConfig
 from metaagentx.errors import MetaAgentXError
-from metaagentx.executor import ExecutionLimits
-from metaagentx.policy import BackendError, Completion, CountsWork, Policy, SamplingParams
+from metaagentx.policy import (
+    BackendError,
+    ChatModel,
+    ChatReply,
+    ContextOverflow,
+    SamplerStats,
+    SamplingParams,
+    require_trainable,
+)
 from metaagentx.rewards.graders import Graders
-from metaagentx.rollout import RolloutOptions, grow
+from metaagentx.rollout.sampling import RoleSampler, SamplingFailed
+from metaagentx.rollout.tree import RolloutOptions, rollout_batch
 from metaagentx.sandbox import Sandbox
-from metaagentx.teacher import ProgrammedTeacher
 from metaagentx.types import Execution, Fault, Role
 from metaagentx.workflow.reply import DESIGNER_LINE
 from tests.commands import command
-from tests.growing import (
+from tests.rollout_helpers import (
     COMPUTE,
     RIGHT,
     TASK,
@@ -48,7 +56,6 @@ pytest.importorskip("openai")
 
 KEY = "sk-a-key-that-nobody-may-see"
 CHAT = [{"role": "system", "content": "Solve."}, {"role": "user", "content": "1 + 1?"}]
-END = 256
 
 
 @dataclass
@@ -143,19 +150,19 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
 
 
-def ask(policy: OpenAIPolicy, chat: list[dict[str, str]] = CHAT, params: SamplingParams | None = None) -> Completion:
-    async def once() -> Completion:
-        async with policy:
-            return await policy.sample(policy.tokenizer.encode_chat(chat), params or SamplingParams(100))
+def ask(model: OpenAIChatModel, chat: list[dict[str, str]] = CHAT, params: SamplingParams | None = None) -> ChatReply:
+    async def once() -> ChatReply:
+        async with model:
+            return await model.chat(chat, params or SamplingParams(100))
 
     return asyncio.run(once())
 
 
-def call(policy: OpenAIPolicy, **patience: float) -> str:
+def call(model: OpenAIChatModel, **patience: float) -> str:
     async def once() -> str:
-        async with policy:
-            speaker = replace(Speaker(Role.EXECUTOR, policy, 100), **patience)  # type: ignore[arg-type]
-            return (await speaker.call("Solver", CHAT, seed=11)).text
+        async with model:
+            sampler = replace(RoleSampler(Role.EXECUTOR, model, 100), **patience)  # type: ignore[arg-type]
+            return (await sampler.call("Solver", CHAT, seed=11)).text
 
     return asyncio.run(once())
 
@@ -168,10 +175,12 @@ def by_role(asked: dict[str, Any], number: int) -> Reply:
 
 def test_a_whole_rollout(runner: asyncio.Runner, sandbox: Sandbox, graders: Graders) -> None:
     async def tree(url: str) -> tuple[list[Any], Mapping[str, float]]:
-        async with OpenAIPolicy("m", url) as policy:
-            shared = resources(policy, policy, sandbox, graders)
-            rollouts = await grow([TASK], shared, RolloutOptions(2, 3), ("test",))
-            return [in_words(execution) for execution in executions_of(rollouts)], policy.work()
+        async with OpenAIChatModel("m", url) as model:
+            shared = resources(model, model, sandbox, graders)
+            rollouts = await rollout_batch(
+                [TASK], shared, RolloutOptions(RolloutConfig(designs=2, executions=3)), ("test",)
+            )
+            return [in_words(execution) for execution in executions_of(rollouts)], model.stats()
 
     with serving(by_role) as server:
         executions, work = runner.run(tree(server.url))
@@ -189,33 +198,33 @@ def test_a_whole_rollout(runner: asyncio.Runner, sandbox: Sandbox, graders: Grad
 def test_what_the_server_is_asked() -> None:
     params = SamplingParams(12, 0.25, stop=("\n\n", "END"), seed=2**62 + 5)
     with serving(said("two")) as server:
-        done = ask(OpenAIPolicy("m", server.url, extra_body={"top_k": 1, "temperature": 0.5}), params=params)
+        done = ask(OpenAIChatModel("m", server.url, extra_body={"top_k": 1, "temperature": 0.5}), params=params)
     assert server.asked == [
         {"model": "m", "messages": CHAT, "max_tokens": 12, "temperature": 0.5, "seed": 5, "stop": ["\n\n", "END"]}
         | {"top_k": 1}
     ]
     assert server.keys == [f"Bearer {KEY}"]
-    assert done == Completion((*b"two", END), (0.0,) * 4, "stop", token_count=3)
+    assert done == ChatReply("two", "stop", prompt_tokens=7, completion_tokens=3)
 
 
 def test_no_seed_and_no_stop_are_not_sent() -> None:
     with serving(said("two")) as server:
-        ask(OpenAIPolicy("m", server.url + "/"))
+        ask(OpenAIChatModel("m", server.url + "/"))
     assert server.asked[0].keys() == {"model", "messages", "max_tokens", "temperature"}
 
 
-def test_it_is_a_policy_that_counts_its_work() -> None:
-    policy: Policy = OpenAIPolicy("m", "http://localhost/v1")
-    assert isinstance(policy, CountsWork)
-    assert policy.work() == {"requests": 0, "prompt_tokens": 0, "completion_tokens": 0}
+def test_it_is_a_chat_model_that_counts_tokens() -> None:
+    model: ChatModel = OpenAIChatModel("m", "http://localhost/v1")
+    assert isinstance(model, SamplerStats)
+    assert model.stats() == {"requests": 0, "prompt_tokens": 0, "completion_tokens": 0}
 
 
 def test_a_server_that_counts_nothing() -> None:
     body = b'{"choices": [{"message": {"content": "two"}}]}'
     with serving(Reply(200, body)) as server:
-        policy = OpenAIPolicy("m", server.url)
-        assert ask(policy).tokens == (*b"two", END)
-    assert policy.work() == {"requests": 1, "prompt_tokens": 0, "completion_tokens": 0}
+        model = OpenAIChatModel("m", server.url)
+        assert ask(model) == ChatReply("two", "stop", prompt_tokens=0, completion_tokens=1)
+    assert model.stats() == {"requests": 1, "prompt_tokens": 0, "completion_tokens": 0}
 
 
 @pytest.mark.parametrize(
@@ -238,9 +247,9 @@ def test_a_budget_counts_the_servers_tokens(
         return Reply(200, json.dumps({**body, "usage": usage}).encode())
 
     async def executed(url: str, budget: int) -> Execution:
-        async with OpenAIPolicy("m", url) as policy:
-            options = RolloutOptions(1, 1, ExecutionLimits(tokens=budget))
-            (tree,) = await grow([TASK], resources(policy, policy, sandbox, graders), options, ("test",))
+        async with OpenAIChatModel("m", url) as model:
+            options = RolloutOptions(RolloutConfig(designs=1, executions=1, tokens=budget))
+            (tree,) = await rollout_batch([TASK], resources(model, model, sandbox, graders), options, ("test",))
             return tree.designs[0].executions[0]
 
     assert [-(-len(text.encode()) // 4) for text in (COMPUTE, RIGHT)] == [8, 13]
@@ -256,8 +265,8 @@ def test_only_the_server_knows_its_context() -> None:
     chat = [{"role": "user", "content": "long " * 300_000}]
 
     async def once(url: str) -> str:
-        async with OpenAIPolicy("m", url) as policy:
-            return (await Speaker(Role.EXECUTOR, policy, 4096).call("Solver", chat, seed=1)).text
+        async with OpenAIChatModel("m", url) as model:
+            return (await RoleSampler(Role.EXECUTOR, model, 4096).call("Solver", chat, seed=1)).text
 
     with serving(said("two")) as server:
         text = asyncio.run(once(server.url))
@@ -267,32 +276,34 @@ def test_only_the_server_knows_its_context() -> None:
 @pytest.mark.parametrize("status", [408, 409, 429, 500, 502, 503, 529])
 def test_a_server_that_is_busy_is_asked_again(status: int) -> None:
     with serving(lambda asked, number: refused(status, "busy") if number == 1 else said("two")) as server:
-        policy = OpenAIPolicy("m", server.url)
-        assert call(policy) == "two"
+        model = OpenAIChatModel("m", server.url)
+        assert call(model) == "two"
     assert len(server.asked) == 2 and server.asked[0] == server.asked[1]
-    assert policy.work() == {"requests": 2, "prompt_tokens": 7, "completion_tokens": 3}
+    assert model.stats() == {"requests": 2, "prompt_tokens": 7, "completion_tokens": 3}
 
 
 def test_a_busy_server_is_given_the_time_it_asks_for() -> None:
     with serving(lambda asked, n: refused(429, "busy", Retry_After="1") if n == 1 else said("two")) as server:
         started = time.perf_counter()
-        assert call(OpenAIPolicy("m", server.url)) == "two"
+        assert call(OpenAIChatModel("m", server.url)) == "two"
     assert 1 <= time.perf_counter() - started < 10
 
 
 def test_a_busy_server_cannot_make_us_wait_beyond_the_deadline() -> None:
     with serving(refused(429, "busy", Retry_After="3000")) as server:
-        with pytest.raises(Unanswered, match=r"after 1 tries: no reply within 0\.3 s"):
-            call(OpenAIPolicy("m", server.url), seconds=0.3, retries=0)
+        with pytest.raises(SamplingFailed, match=r"after 1 attempts: no reply within 0\.3 s"):
+            call(OpenAIChatModel("m", server.url), attempt_seconds=0.3, retries=0)
 
 
 def test_a_server_that_stays_broken_is_an_infra_fault(
     runner: asyncio.Runner, sandbox: Sandbox, graders: Graders
 ) -> None:
     async def faults(url: str) -> list[tuple[str, str] | None]:
-        async with OpenAIPolicy("m", url) as policy:
-            shared = with_speakers(resources(policy, policy, sandbox, graders), retries=1)
-            rollouts = await grow([TASK, other], shared, RolloutOptions(1, 1, retries=0), ("test",))
+        async with OpenAIChatModel("m", url) as model:
+            shared = with_speakers(resources(model, model, sandbox, graders), retries=1)
+            rollouts = await rollout_batch(
+                [TASK, other], shared, RolloutOptions(RolloutConfig(designs=1, executions=1, retries=0)), ("test",)
+            )
             executions = executions_of(rollouts)
             assert [execution.reward is None for execution in executions] == [False, True]
             return [(e.fault.kind, e.fault.message) if e.fault else None for e in executions]
@@ -306,33 +317,40 @@ def test_a_server_that_stays_broken_is_an_infra_fault(
     with serving(breaks) as server:
         well, broken = runner.run(faults(server.url))
     assert well is None and broken is not None and broken[0] == "infra"
-    assert "after 2 tries: 'm' at http://127.0.0.1" in broken[1] and broken[1].endswith("refuses (500): CUDA error")
+    assert "after 2 attempts: 'm' at http://127.0.0.1" in broken[1] and broken[1].endswith(
+        "returned an error (500): CUDA error"
+    )
 
 
 def test_a_run_ends_when_the_server_answers_nothing(runner: asyncio.Runner, sandbox: Sandbox, graders: Graders) -> None:
     async def tree(url: str) -> None:
-        async with OpenAIPolicy("m", url) as policy:
-            shared = with_speakers(resources(policy, policy, sandbox, graders))
-            await grow([TASK], shared, RolloutOptions(2, 1, retries=0), ("test",))
+        async with OpenAIChatModel("m", url) as model:
+            shared = with_speakers(resources(model, model, sandbox, graders))
+            await rollout_batch(
+                [TASK], shared, RolloutOptions(RolloutConfig(designs=2, executions=1, retries=0)), ("test",)
+            )
 
     with serving(refused(400, "Unsupported value: 'temperature'")) as server:
-        with pytest.raises(MetaAgentXError, match=r"nothing works any more.*refuses \(400\): Unsupported value"):
+        with pytest.raises(
+            MetaAgentXError,
+            match=r"every execution failed with an infrastructure fault.*returned an error \(400\): Unsupported value",
+        ):
             runner.run(tree(server.url))
 
 
 @pytest.mark.parametrize(
     ("status", "says"),
     [
-        (401, "does not open (401) with the key in OPENAI_API_KEY"),
-        (403, "may not be used (403) with the key in OPENAI_API_KEY: Wrong: *** is no good"),
-        (404, "is not there (404), check the model's name and that the address has its path, such as /v1: Wrong"),
-        (500, "refuses (500): Wrong: *** is no good"),
+        (401, "refuses access (401) with the key in OPENAI_API_KEY"),
+        (403, "refuses access (403) with the key in OPENAI_API_KEY: Wrong: *** is no good"),
+        (404, "was not found (404), check the model's name and that the URL has its path, such as /v1: Wrong"),
+        (500, "returned an error (500): Wrong: *** is no good"),
     ],
 )
 def test_refusals_are_one_line_without_the_key(status: int, says: str) -> None:
     with serving(refused(status, f"Wrong:\n{KEY}\nis no good")) as server:
         with pytest.raises(BackendError if status == 500 else MetaAgentXError) as caught:
-            ask(OpenAIPolicy("m", server.url))
+            ask(OpenAIChatModel("m", server.url))
     text = str(caught.value)
     assert text.startswith(f"'m' at {server.url} {says}") and "\n" not in text
     assert KEY not in "".join(traceback.format_exception(caught.value))
@@ -345,11 +363,16 @@ def test_a_wrong_key_ends_the_run_with_its_line(runner: asyncio.Runner, sandbox:
         return by_role(asked, number) if designs else refused(401, f"Incorrect API key provided: {KEY}")
 
     async def tree(url: str) -> None:
-        async with OpenAIPolicy("m", url) as policy:
-            await grow([TASK], resources(policy, policy, sandbox, graders), RolloutOptions(2, 4), ("test",))
+        async with OpenAIChatModel("m", url) as model:
+            await rollout_batch(
+                [TASK],
+                resources(model, model, sandbox, graders),
+                RolloutOptions(RolloutConfig(designs=2, executions=4)),
+                ("test",),
+            )
 
     with serving(executes_not) as server:
-        with pytest.raises(MetaAgentXError, match=r"'m' at http.* does not open \(401\) with the key"):
+        with pytest.raises(MetaAgentXError, match=r"'m' at http.* refuses access \(401\) with the key"):
             runner.run(tree(server.url))
     assert len(server.asked) <= 2 + 8, "nothing is asked again"
 
@@ -357,85 +380,84 @@ def test_a_wrong_key_ends_the_run_with_its_line(runner: asyncio.Runner, sandbox:
 def test_a_server_without_keys_needs_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY")
     with serving(lambda asked, number: said("two") if number == 1 else refused(401, "who?")) as server:
-        assert call(OpenAIPolicy("m", server.url)) == "two"
-        with pytest.raises(MetaAgentXError, match=r"\(401\) with no key, put one in MY_KEY$"):
-            ask(OpenAIPolicy("m", server.url, "MY_KEY"))
+        assert call(OpenAIChatModel("m", server.url)) == "two"
+        with pytest.raises(MetaAgentXError, match=r"\(401\) with no key; put one in MY_KEY$"):
+            ask(OpenAIChatModel("m", server.url, "MY_KEY"))
     assert server.keys == ["Bearer none"] * 2
-    with pytest.raises(MetaAgentXError, match=r"api\.openai\.com/v1 wants a key: put it in OPENAI_API_KEY, or"):
-        OpenAIPolicy("m")
+    with pytest.raises(MetaAgentXError, match=r"api\.openai\.com/v1 needs an API key: put it in OPENAI_API_KEY, or"):
+        OpenAIChatModel("m")
 
 
 def test_the_key_may_be_in_another_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_KEY", " other\n")
     with serving(said("two")) as server:
-        ask(OpenAIPolicy("m", server.url, "MY_KEY"))
+        ask(OpenAIChatModel("m", server.url, "MY_KEY"))
     assert server.keys == ["Bearer other"]
 
 
 def test_what_cannot_be_a_key_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-sécret")
-    with pytest.raises(MetaAgentXError, match=r"^what OPENAI_API_KEY holds is no key") as caught:
-        OpenAIPolicy("m")
+    with pytest.raises(MetaAgentXError, match=r"^OPENAI_API_KEY does not contain a valid API key") as caught:
+        OpenAIChatModel("m")
     assert "cret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("url", ["localhost:8000/v1", "127.0.0.1", "ftp://host/v1", "http:///v1"])
 def test_what_is_no_address_is_said(url: str) -> None:
-    with pytest.raises(MetaAgentXError, match="no address of a server: write it like http://localhost:8000/v1"):
-        OpenAIPolicy("m", url)
+    with pytest.raises(MetaAgentXError, match=r"invalid URL .*: expected one like http://localhost:8000/v1"):
+        OpenAIChatModel("m", url)
 
 
 @pytest.mark.parametrize("url", ["http://me:hidden@host/v1", "http://host/v1?key=hidden"])
 def test_an_address_with_a_secret_is_not_shown(url: str) -> None:
-    with pytest.raises(MetaAgentXError, match="put the key in a variable") as caught:
-        OpenAIPolicy("m", url)
+    with pytest.raises(MetaAgentXError, match="put the key in an environment variable") as caught:
+        OpenAIChatModel("m", url)
     assert "hidden" not in str(caught.value)
 
 
 def test_no_variable_but_the_key_changes_where_it_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", "http://localhost:1/v1")
-    with pytest.raises(MetaAgentXError, match=r"'m' at https://api\.openai\.com/v1 cannot learn"):
-        asyncio.run(OpenAIPolicy("m").optim_step(1e-5))
+    assert str(OpenAIChatModel("m")) == "'m' at https://api.openai.com/v1"
 
 
 def test_a_reply_that_was_cut() -> None:
     with serving(said("It is tw", "length")) as server:
-        done = ask(OpenAIPolicy("m", server.url))
-    assert done == Completion(tuple(b"It is tw"), (0.0,) * 8, "length", token_count=3)
+        done = ask(OpenAIChatModel("m", server.url))
+    assert done == ChatReply("It is tw", "length", prompt_tokens=7, completion_tokens=3)
 
 
 @pytest.mark.parametrize("told", ["stop_reason", "matched_stop"])
 def test_a_stop_text_is_put_back_where_the_server_tells_it(told: str) -> None:
     params = SamplingParams(100, stop=("</code>", "END"))
     with serving(lambda asked, n: said("<code>x", **({told: "</code>"} if n == 1 else {}))) as server:
-        policy = OpenAIPolicy("m", server.url)
-        assert ask(policy, params=params).tokens == tuple(b"<code>x</code>")
-        assert ask(policy, params=params).tokens == (*b"<code>x", END)
+        model = OpenAIChatModel("m", server.url)
+        assert ask(model, params=params).text == "<code>x</code>"
+        assert ask(model, params=params).text == "<code>x"
 
 
 def test_a_stop_text_that_is_there_is_not_doubled() -> None:
     with serving(said("x END", stop_reason="END")) as server:
-        assert ask(OpenAIPolicy("m", server.url), params=SamplingParams(9, stop=("END",))).tokens == tuple(b"x END")
+        assert ask(OpenAIChatModel("m", server.url), params=SamplingParams(9, stop=("END",))).text == "x END"
 
 
 def test_the_end_token_of_a_server_is_no_stop_text() -> None:
     with serving(said("two", stop_reason=151645)) as server:
-        assert ask(OpenAIPolicy("m", server.url)).tokens == (*b"two", END)
+        assert ask(OpenAIChatModel("m", server.url)).text == "two"
 
 
 def test_stop_tokens_are_refused() -> None:
-    with pytest.raises(MetaAgentXError, match="only texts: use `stop`"):
-        ask(OpenAIPolicy("m", "http://localhost/v1"), params=SamplingParams(9, stop_tokens=(10,)))
+    with pytest.raises(MetaAgentXError, match="only stop strings: use `stop`"):
+        ask(OpenAIChatModel("m", "http://localhost/v1"), params=SamplingParams(9, stop_tokens=(10,)))
 
 
 @pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
 def test_reasoning_comes_first_and_is_not_sent_back(name: str) -> None:
     async def talk(url: str) -> list[str]:
-        async with OpenAIPolicy("m", url) as policy:
-            speaker = Speaker(Role.EXECUTOR, policy, 100)
-            first = await speaker.call("Solver", CHAT, seed=1)
+        async with OpenAIChatModel("m", url) as model:
+            sampler = RoleSampler(Role.EXECUTOR, model, 100)
+            first = await sampler.call("Solver", CHAT, seed=1)
             chat = [*CHAT, {"role": "assistant", "content": first.text}, {"role": "user", "content": "Sure?"}]
-            second = await speaker.call("Solver", chat, seed=2, earlier=[first])
+            second = await sampler.call("Solver", chat, seed=2, earlier=[first])
             return [first.text, second.text]
 
     with serving(said("two", message={name: "1, 1, so"})) as server:
@@ -448,13 +470,13 @@ def test_reasoning_comes_first_and_is_not_sent_back(name: str) -> None:
 
 def test_a_reply_that_was_cut_while_thinking_stays_open() -> None:
     with serving(said(None, "length", message={"reasoning_content": "1, 1"})) as server:
-        done = ask(OpenAIPolicy("m", server.url))
-    assert bytes(done.tokens) == b"<think>\n1, 1" and done.finish == "length"
+        done = ask(OpenAIChatModel("m", server.url))
+    assert done.text == "<think>\n1, 1" and done.finish == "length"
 
 
 def test_a_reply_without_text_is_empty() -> None:
     with serving(said(None, "content_filter")) as server:
-        assert ask(OpenAIPolicy("m", server.url)) == Completion((END,), (0.0,), "stop", token_count=3)
+        assert ask(OpenAIChatModel("m", server.url)) == ChatReply("", "stop", prompt_tokens=7, completion_tokens=3)
 
 
 def test_a_server_that_knows_only_the_newer_name_of_the_length() -> None:
@@ -464,19 +486,19 @@ def test_a_server_that_knows_only_the_newer_name_of_the_length() -> None:
         return said("two")
 
     with serving(newer) as server:
-        policy = OpenAIPolicy("m", server.url)
-        ask(policy), ask(policy)
+        model = OpenAIChatModel("m", server.url)
+        ask(model), ask(model)
     names = [next(name for name in asked if name.startswith("max")) for asked in server.asked]
     assert names == ["max_tokens", "max_completion_tokens", "max_completion_tokens"]
-    assert server.asked[2]["max_completion_tokens"] == 100 and policy.work()["requests"] == 3
+    assert server.asked[2]["max_completion_tokens"] == 100 and model.stats()["requests"] == 3
 
 
 def test_a_length_that_is_refused_under_both_names() -> None:
     with serving(refused(400, "max_tokens or max_completion_tokens is too large: 100")) as server:
-        policy = OpenAIPolicy("m", server.url)
+        model = OpenAIChatModel("m", server.url)
         for _ in range(2):
-            with pytest.raises(BackendError, match=r"refuses \(400\): max_tokens or .* too large: 100"):
-                ask(policy)
+            with pytest.raises(BackendError, match=r"returned an error \(400\): max_tokens or .* too large: 100"):
+                ask(model)
     assert "max_tokens" in server.asked[2], "what did not help is not kept"
 
 
@@ -490,8 +512,8 @@ def test_a_length_that_is_refused_under_both_names() -> None:
 )
 def test_a_conversation_beyond_the_servers_context(words: str) -> None:
     with serving(refused(400, words)) as server:
-        with pytest.raises(TooLong, match=f"has no room for the conversation: {words}"):
-            call(OpenAIPolicy("m", server.url))
+        with pytest.raises(ContextOverflow, match=f"has no room for the conversation: {words}"):
+            call(OpenAIChatModel("m", server.url))
     assert len(server.asked) == 1
 
 
@@ -499,13 +521,13 @@ def test_a_server_that_is_not_there() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
     with pytest.raises(BackendError, match=rf"^http://127\.0\.0\.1:{port}/v1 cannot be reached: \w+"):
-        ask(OpenAIPolicy("m", f"http://127.0.0.1:{port}/v1"))
+        ask(OpenAIChatModel("m", f"http://127.0.0.1:{port}/v1"))
 
 
 def test_a_connection_that_breaks_off() -> None:
     with serving(Reply(200, b'{"choices', {"Content-Length": "1000", "Connection": "close"})) as server:
         with pytest.raises(BackendError, match=r"cannot be reached: peer closed connection"):
-            ask(OpenAIPolicy("m", server.url))
+            ask(OpenAIChatModel("m", server.url))
 
 
 @pytest.mark.parametrize(
@@ -524,10 +546,10 @@ def test_a_connection_that_breaks_off() -> None:
 )
 def test_a_reply_that_is_none(body: bytes) -> None:
     with serving(lambda asked, number: Reply(200, body) if number == 1 else said("two")) as server:
-        policy = OpenAIPolicy("m", server.url)
-        with pytest.raises(BackendError, match=r"sent no chat completion, but|broke off its reply"):
-            ask(policy)
-        assert ask(policy).tokens == (*b"two", END)
+        model = OpenAIChatModel("m", server.url)
+        with pytest.raises(BackendError, match=r"did not return a chat completion, but|aborted its reply"):
+            ask(model)
+        assert ask(model).text == "two"
 
 
 def test_a_hanging_server_is_cut_by_the_deadline() -> None:
@@ -539,11 +561,11 @@ def test_a_hanging_server_is_cut_by_the_deadline() -> None:
         return said("two")
 
     with serving(hangs) as server:
-        policy = OpenAIPolicy("m", server.url, max_concurrency=1)
+        model = OpenAIChatModel("m", server.url, max_concurrency=1)
         started = time.perf_counter()
-        with pytest.raises(Unanswered, match=r"after 2 tries: no reply within 0\.3 s"):
-            call(policy, seconds=0.3, retries=1)
-        assert call(policy) == "two", "what was cut holds no turn"
+        with pytest.raises(SamplingFailed, match=r"after 2 attempts: no reply within 0\.3 s"):
+            call(model, attempt_seconds=0.3, retries=1)
+        assert call(model) == "two", "what was cut holds no turn"
         assert time.perf_counter() - started < 10
         done.set()
 
@@ -555,16 +577,16 @@ def test_64_requests_at_once() -> None:
         together.wait()
         return said("reply to " + asked["messages"][-1]["content"])
 
-    async def ask_all(policy: OpenAIPolicy) -> list[str]:
-        async with policy:
-            prompts = [policy.tokenizer.encode_chat([{"role": "user", "content": str(n)}]) for n in range(64)]
-            done = await asyncio.gather(*(policy.sample(prompt, SamplingParams(9)) for prompt in prompts))
-            return [policy.tokenizer.decode(completion.tokens) for completion in done]
+    async def ask_all(model: OpenAIChatModel) -> list[str]:
+        async with model:
+            chats = [[{"role": "user", "content": str(n)}] for n in range(64)]
+            done = await asyncio.gather(*(model.chat(chat, SamplingParams(9)) for chat in chats))
+            return [reply.text for reply in done]
 
     with serving(answers) as server:
-        policy = OpenAIPolicy("m", server.url, max_concurrency=64)
-        assert asyncio.run(ask_all(policy)) == [f"reply to {n}" for n in range(64)]
-    assert server.most_under_way == 64 and policy.work()["requests"] == 64
+        model = OpenAIChatModel("m", server.url, max_concurrency=64)
+        assert asyncio.run(ask_all(model)) == [f"reply to {n}" for n in range(64)]
+    assert server.most_under_way == 64 and model.stats()["requests"] == 64
 
 
 def test_no_more_at_once_than_wanted() -> None:
@@ -572,39 +594,38 @@ def test_no_more_at_once_than_wanted() -> None:
         time.sleep(0.05)
         return said("two")
 
-    async def ask_all(policy: OpenAIPolicy) -> None:
-        async with policy:
-            prompt = policy.tokenizer.encode_chat(CHAT)
-            await asyncio.gather(*(policy.sample(prompt, SamplingParams(9)) for _ in range(16)))
+    async def ask_all(model: OpenAIChatModel) -> None:
+        async with model:
+            await asyncio.gather(*(model.chat(CHAT, SamplingParams(9)) for _ in range(16)))
 
     with serving(slowly) as server:
-        asyncio.run(ask_all(OpenAIPolicy("m", server.url, max_concurrency=4)))
+        asyncio.run(ask_all(OpenAIChatModel("m", server.url, max_concurrency=4)))
     assert server.most_under_way == 4
 
 
 def test_all_of_unicode_both_ways() -> None:
     text = "žluťoučký 🦊\u200d🔥 שלום \x00\x1f\u2028 \U0010ffff assistant: user: "
     with serving(lambda asked, number: said(asked["messages"][-1]["content"])) as server:
-        done = ask(OpenAIPolicy("m", server.url), [{"role": "user", "content": text}])
+        done = ask(OpenAIChatModel("m", server.url), [{"role": "user", "content": text}])
     assert server.asked[0]["messages"] == [{"role": "user", "content": text}]
-    assert done.tokens == (*text.encode(), END)
+    assert done.text == text
 
 
-def test_one_policy_in_one_event_loop_after_another_and_after_its_end() -> None:
-    async def twice(policy: OpenAIPolicy) -> None:
+def test_one_model_in_one_event_loop_after_another_and_after_its_end() -> None:
+    async def twice(model: OpenAIChatModel) -> None:
         for _ in range(2):
-            await policy.sample(policy.tokenizer.encode_chat(CHAT), SamplingParams(9))
-            await policy.aclose()
-        await policy.aclose()
+            await model.chat(CHAT, SamplingParams(9))
+            await model.aclose()
+        await model.aclose()
 
     with serving(said("two")) as server:
-        policy = OpenAIPolicy("m", server.url)
+        model = OpenAIChatModel("m", server.url)
         for _ in range(3):
-            asyncio.run(twice(policy))
-    assert policy.work()["requests"] == 6
+            asyncio.run(twice(model))
+    assert model.stats()["requests"] == 6
 
 
-def test_one_policy_in_four_event_loops_at_once() -> None:
+def test_one_model_in_four_event_loops_at_once() -> None:
     together = threading.Barrier(4, timeout=60)
 
     def answers(asked: dict[str, Any], number: int) -> Reply:
@@ -612,23 +633,15 @@ def test_one_policy_in_four_event_loops_at_once() -> None:
         return said("two")
 
     with serving(answers) as server, ThreadPoolExecutor(4) as threads:
-        policy = OpenAIPolicy("m", server.url)
-        done = [threads.submit(ask, policy) for _ in range(4)]
-        assert [one.result().tokens for one in done] == [(*b"two", END)] * 4
-    assert policy.work()["requests"] == 4
+        model = OpenAIChatModel("m", server.url)
+        done = [threads.submit(ask, model) for _ in range(4)]
+        assert [one.result().text for one in done] == ["two"] * 4
+    assert model.stats()["requests"] == 4
 
 
-def test_it_cannot_learn(tmp_path: Path) -> None:
-    async def learn() -> None:
-        policy = OpenAIPolicy("m", "http://localhost/v1")
-        await policy.save(tmp_path / "kept")
-        await policy.load(tmp_path / "kept")
-        with pytest.raises(MetaAgentXError, match=r"'m' at http://localhost/v1 cannot learn.*the local backend"):
-            await policy.forward_backward([], "cross_entropy")
-        with pytest.raises(MetaAgentXError, match="cannot learn"):
-            await policy.optim_step(1e-5)
-
-    asyncio.run(learn())
+def test_it_cannot_be_trained() -> None:
+    with pytest.raises(MetaAgentXError, match=r"the designer is a chat model \(OpenAIChatModel\).*the local backend"):
+        require_trainable(Role.DESIGNER, OpenAIChatModel("m", "http://localhost/v1"))
 
 
 def test_the_package_is_imported_when_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -636,7 +649,7 @@ def test_the_package_is_imported_when_it_is_needed(monkeypatch: pytest.MonkeyPat
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
     monkeypatch.setitem(sys.modules, "openai", None)
     with pytest.raises(MetaAgentXError, match=r"^the openai backend needs: pip install 'metaagentx\[openai\]'$"):
-        OpenAIPolicy("m")
+        OpenAIChatModel("m")
 
 
 def test_a_teacher_behind_a_server_by_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -644,9 +657,8 @@ def test_a_teacher_behind_a_server_by_the_command(tmp_path: Path, monkeypatch: p
     teacher = ProgrammedTeacher()
 
     def taught(asked: dict[str, Any], number: int) -> Reply:
-        prompt = teacher.tokenizer.encode_chat(asked["messages"])
-        reply = asyncio.run(teacher.sample(prompt, SamplingParams(8192, seed=asked["seed"])))
-        return said(teacher.tokenizer.decode(reply.tokens))
+        reply = asyncio.run(teacher.chat(asked["messages"], SamplingParams(8192, seed=asked["seed"])))
+        return said(reply.text)
 
     with serving(taught) as server:
         words = ["coldstart", "gym:number_sorting?max_numbers=4", "--out", tmp_path, "--count", 8, "--teacher", "m"]
@@ -656,7 +668,8 @@ def test_a_teacher_behind_a_server_by_the_command(tmp_path: Path, monkeypatch: p
         done = command(*words)
         assert done.returncode == 0, done.stderr
         calls = len(server.asked)
-        assert f"{7 * calls} tokens read, {3 * calls} written, {0.7 * calls + 3 * calls:.2f} spent" in done.stdout
+        cost = 0.7 * calls + 3 * calls
+        assert f"{7 * calls} prompt tokens, {3 * calls} completion tokens, cost {cost:.2f}" in done.stdout
         assert set(server.keys) == {"Bearer mine"}
         assert {(a["top_k"], a["temperature"], a["max_tokens"]) for a in server.asked} == {(5, 0.5, 99)}
         designers = [a["messages"][0]["content"] for a in server.asked if DESIGNER_LINE in a["messages"][0]["content"]]

@@ -1,4 +1,4 @@
-"""Sampling against a plain forward pass, and conversations that are continued and never encoded anew."""
+"""Sampling against a plain forward pass, and conversations that are continued and never encoded again."""
 
 import asyncio
 from pathlib import Path
@@ -96,7 +96,7 @@ def test_a_prompt_longer_than_the_context_is_one_clear_line() -> None:
         asyncio.run(engine.sample([1] * 300, SamplingParams(4)))
 
 
-def test_a_continuation_keeps_tokens_that_encoding_anew_would_change() -> None:
+def test_a_continuation_keeps_tokens_that_encoding_again_would_change() -> None:
     tokenizer = chat_tokenizer()
     prompt = tokenizer.encode_chat([{"role": "user", "content": "Add 2 and 2."}])
     word = tokenizer.hf.encode("delivery", add_special_tokens=False)

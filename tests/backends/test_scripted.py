@@ -58,9 +58,9 @@ def test_a_continuation_keeps_the_tokens_and_reads_back(turns: list[tuple[str, s
 
 def test_it_remembers_what_it_was_taught(tmp_path: Path) -> None:
     policy = ScriptedPolicy([])
-    asyncio.run(policy.forward_backward([Datum((1, 2), (0.0, 1.0), 0.5)], "importance_sampling"))
+    asyncio.run(policy.forward_backward([Datum((1, 2), (0.0, 1.0), 0.5)], "ppo"))
     asyncio.run(policy.optim_step(1e-5))
     asyncio.run(policy.save(tmp_path / "step"))
     other = ScriptedPolicy([])
     asyncio.run(other.load(tmp_path / "step"))
-    assert (policy.taught[0].advantage, other.steps) == (0.5, [1e-5])
+    assert (policy.trained_on[0].advantage, other.steps) == (0.5, [1e-5])

@@ -18,9 +18,10 @@ from metaagentx.backends.local.engine import Engine
 from metaagentx.backends.local.model import LocalModel, LoraOptions, load_model
 from metaagentx.backends.local.policy import LocalPolicy
 from metaagentx.backends.local.presets import new_model
-from metaagentx.backends.local.training import Learner, TrainingOptions
+from metaagentx.backends.local.training import Learner
 from metaagentx.errors import MetaAgentXError
-from metaagentx.policy import Completion, Datum, LossOptions, Metrics, SamplingParams
+from metaagentx.options import LossConfig, OptimizerConfig
+from metaagentx.policy import Completion, Datum, Metrics, SamplingParams
 
 PROMPT = [{"role": "user", "content": "Say something."}]
 
@@ -34,6 +35,10 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def bits(model: LocalModel) -> dict[str, bytes]:
     return {name: weight.detach().numpy().tobytes() for name, weight in model.module.state_dict().items()}
+
+
+def learner_of(policy: LocalPolicy) -> Learner:
+    return policy.model.submit(policy._get_learner).result()
 
 
 async def supervise(policy: LocalPolicy, steps: int) -> list[float]:
@@ -64,7 +69,7 @@ async def reinforce(policy: LocalPolicy, steps: int, start: int = 0) -> list[flo
             learn_from(prompt, reply, (reward - mean) / (spread + 1e-6))
             for reply, reward in zip(replies, rewards, strict=True)
         ]
-        await policy.forward_backward(data, "importance_sampling")
+        await policy.forward_backward(data, "ppo")
         await policy.optim_step(5e-3)
         means.append(mean)
     return means
@@ -127,9 +132,7 @@ def test_sampled_logprobs_equal_the_training_pass(tiny: Path, runner: asyncio.Ru
             for reply, values in zip(replies, found, strict=True)
             for left, right in zip(reply.logprobs, values[len(prompt) :], strict=True)
         )
-        return furthest, await policy.forward_backward(
-            data, "importance_sampling", LossOptions(temperature=temperature)
-        )
+        return furthest, await policy.forward_backward(data, "ppo", LossConfig(), temperature)
 
     furthest, metrics = runner.run(compare())
     assert furthest <= 1e-4
@@ -152,8 +155,8 @@ def test_a_role_that_does_not_learn_leaves_no_trace_on_shared_weights(tiny: Path
     alone, _ = runner.run(run(False))
     beside, designer = runner.run(run(True))
     assert alone == beside
-    assert not designer.learner.optimizer.state
-    assert designer.learner.progress.steps == 0
+    assert not learner_of(designer).optimizer.state
+    assert learner_of(designer).state.steps == 0
 
 
 def test_loras_of_two_roles_do_not_touch_each_other_or_the_base(tiny: Path, runner: asyncio.Runner) -> None:
@@ -174,7 +177,7 @@ def test_loras_of_two_roles_do_not_touch_each_other_or_the_base(tiny: Path, runn
     changed = {name for name in before if before[name] != after[name]}
     assert changed
     assert all("lora_" in name and ".designer." in name for name in changed)
-    assert not policies["executor"].learner.optimizer.state
+    assert not learner_of(policies["executor"]).optimizer.state
     assert models["executor"].version == 0
     assert unlearnt == still
 
@@ -182,10 +185,10 @@ def test_loras_of_two_roles_do_not_touch_each_other_or_the_base(tiny: Path, runn
 def test_gradients_gather_over_calls_until_the_step() -> None:
     learner = Learner(learners.random_model())
     one, two = learners.datum((1, 2), (3, 4)), learners.datum((1, 2), (5, 6, 7))
-    learner.forward_backward([one], "cross_entropy", LossOptions(normalise="constant", constant=5))
-    learner.forward_backward([two], "cross_entropy", LossOptions(normalise="constant", constant=5))
+    learner.forward_backward([one], "cross_entropy", LossConfig(normalize="constant", constant=5))
+    learner.forward_backward([two], "cross_entropy", LossConfig(normalize="constant", constant=5))
     gathered, learner.gradients = learner.gradients, {}
-    learner.forward_backward([one, two], "cross_entropy", LossOptions())
+    learner.forward_backward([one, two], "cross_entropy", LossConfig())
     assert learners.relative_difference(gathered, learner.gradients) <= 1e-5
     learner.optim_step(1e-3)
     assert not learner.gradients
@@ -193,8 +196,8 @@ def test_gradients_gather_over_calls_until_the_step() -> None:
 
 
 def test_the_gradient_is_clipped_and_its_norm_told() -> None:
-    learner = Learner(learners.random_model(), TrainingOptions(gradient_clip=0.01, betas=(0.0, 0.0)))
-    learner.forward_backward([learners.datum((1, 2), (3, 4))], "cross_entropy", LossOptions())
+    learner = Learner(learners.random_model(), OptimizerConfig(gradient_clip=0.01, beta1=0.0, beta2=0.0))
+    learner.forward_backward([learners.datum((1, 2), (3, 4))], "cross_entropy", LossConfig())
     norm = math.sqrt(sum(float(gradient.square().sum()) for gradient in learner.gradients.values()))
     metrics = learner.optim_step(1e-3)
     assert metrics["grad_norm"] == pytest.approx(norm)
@@ -213,7 +216,7 @@ def test_a_step_without_a_gradient_moves_nothing() -> None:
 def test_bad_steps_say_so_and_change_nothing() -> None:
     learner = Learner(learners.random_model())
     before = bits(learner.model)
-    with pytest.raises(MetaAgentXError, match="a learning rate of -1"):
+    with pytest.raises(MetaAgentXError, match="learning rate must be finite and >= 0, got -1"):
         learner.optim_step(-1)
     learner.gradients["model.norm.weight"] = torch.full((16,), math.nan, dtype=torch.float64)
     with pytest.raises(MetaAgentXError, match="gradient of step 1 is not finite"):
@@ -242,5 +245,5 @@ def test_a_model_that_cannot_be_trained_is_sampled_and_refused_when_it_is_to_lea
 
 def test_the_log_is_quiet_when_memory_suffices(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        Learner(learners.random_model()).forward_backward([learners.datum((1,), (2,))], "cross_entropy", LossOptions())
+        Learner(learners.random_model()).forward_backward([learners.datum((1,), (2,))], "cross_entropy", LossConfig())
     assert not caplog.records

@@ -13,28 +13,28 @@ from benchmarks.math_held_out import held_out
 from benchmarks.math_near_misses import KNOWN, near_misses
 from benchmarks.math_perturbations import Pair, aime, by_hand, generated, gsm8k
 from metaagentx.rewards import mathematics
-from metaagentx.rewards.pool import GraderPool
-from metaagentx.types import Grade, MathGold
+from metaagentx.rewards.graders import Graders
+from metaagentx.types import FinalAnswer, Grade, MathGold
 
 DATA = Path(__file__).parent.parent / "data"
 
 
 @pytest.fixture(scope="module")
-def pool(runner: asyncio.Runner) -> Iterator[GraderPool]:
-    pool = GraderPool(workers=2)
+def pool(runner: asyncio.Runner) -> Iterator[Graders]:
+    pool = Graders(workers=2)
     yield pool
     runner.run(pool.__aexit__())
 
 
-def grade(runner: asyncio.Runner, pool: GraderPool, text: str, *golds: str, **stated: Any) -> Grade:
-    return runner.run(pool.grade_math(text, MathGold(golds, **stated)))
+def grade(runner: asyncio.Runner, pool: Graders, text: str, *golds: str, **stated: Any) -> Grade:
+    return runner.run(pool.grade_math(FinalAnswer.parse(text), MathGold(golds, **stated)))
 
 
 def rows(name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (DATA / name).read_text().splitlines()]
 
 
-def misjudged(runner: asyncio.Runner, pool: GraderPool, pairs: list[Pair]) -> list[Pair]:
+def misjudged(runner: asyncio.Runner, pool: Graders, pairs: list[Pair]) -> list[Pair]:
     accepted = runner.run(grade_pairs(pool, pairs))
     return [pair for pair, verdict in zip(pairs, accepted, strict=True) if verdict is not pair.accept]
 
@@ -45,7 +45,7 @@ def tolerances(precision: object) -> tuple[float, ...]:
     return tuple(map(float, precision)) if isinstance(precision, list) else (float(str(precision)),)
 
 
-def test_olympiadbench_examples_are_judged_as_labelled(runner: asyncio.Runner, pool: GraderPool) -> None:
+def test_olympiadbench_examples_are_judged_as_labelled(runner: asyncio.Runner, pool: Graders) -> None:
     wrong = []
     for row in rows("olympiadbench_scoring_examples_24.jsonl"):
         for example in row["Ans"]:
@@ -56,16 +56,16 @@ def test_olympiadbench_examples_are_judged_as_labelled(runner: asyncio.Runner, p
     assert not wrong
 
 
-def test_gsm8k_golds_match_themselves(runner: asyncio.Runner, pool: GraderPool) -> None:
+def test_gsm8k_golds_match_themselves(runner: asyncio.Runner, pool: Graders) -> None:
     pairs = [pair for pair in gsm8k() if pair.answer == pair.gold]
     assert len(pairs) == 300 and not misjudged(runner, pool, pairs)
 
 
-def test_gsm8k_near_misses(runner: asyncio.Runner, pool: GraderPool) -> None:
+def test_gsm8k_near_misses(runner: asyncio.Runner, pool: Graders) -> None:
     assert not misjudged(runner, pool, list(gsm8k())[::7])
 
 
-def test_math_golds_match_themselves(runner: asyncio.Runner, pool: GraderPool) -> None:
+def test_math_golds_match_themselves(runner: asyncio.Runner, pool: Graders) -> None:
     file = DATA / "reference_only" / "math_train_like_300.jsonl"
     if not file.exists():
         pytest.skip("the MATH rows are not part of the project")
@@ -73,36 +73,36 @@ def test_math_golds_match_themselves(runner: asyncio.Runner, pool: GraderPool) -
     assert not misjudged(runner, pool, [Pair("math", gold, gold, True) for gold in golds])
 
 
-def test_perturbations_by_hand(runner: asyncio.Runner, pool: GraderPool) -> None:
+def test_perturbations_by_hand(runner: asyncio.Runner, pool: Graders) -> None:
     assert not misjudged(runner, pool, list(by_hand()))
 
 
-def test_generated_perturbations(runner: asyncio.Runner, pool: GraderPool) -> None:
+def test_generated_perturbations(runner: asyncio.Runner, pool: Graders) -> None:
     assert not misjudged(runner, pool, list(generated(20)))
 
 
-def test_held_out_pairs_are_never_paid_wrongly(runner: asyncio.Runner, pool: GraderPool) -> None:
+def test_held_out_pairs_are_never_paid_wrongly(runner: asyncio.Runner, pool: Graders) -> None:
     pairs = list(held_out())
     wrong = misjudged(runner, pool, pairs)
     assert not [pair for pair in wrong if not pair.accept]
     assert len(wrong) <= 0.03 * sum(pair.accept for pair in pairs)
 
 
-def test_near_misses_are_refused(runner: asyncio.Runner, pool: GraderPool) -> None:
+def test_near_misses_are_refused(runner: asyncio.Runner, pool: Graders) -> None:
     assert {(pair.gold, pair.answer) for pair in misjudged(runner, pool, list(near_misses()))} == KNOWN
 
 
-def test_defect_14_an_aime_answer_off_by_one_is_wrong(runner: asyncio.Runner, pool: GraderPool) -> None:
+def test_defect_14_an_aime_answer_off_by_one_is_wrong(runner: asyncio.Runner, pool: Graders) -> None:
     assert not misjudged(runner, pool, list(aime(150)))
 
 
-def test_no_tolerance_that_the_task_does_not_state(runner: asyncio.Runner, pool: GraderPool) -> None:
+def test_no_tolerance_that_the_task_does_not_state(runner: asyncio.Runner, pool: Graders) -> None:
     assert not grade(runner, pool, r"\boxed{0.333333333}", r"\frac{1}{3}").solved
     assert not grade(runner, pool, r"\boxed{1.41421356237309}", r"\sqrt{2}").solved
     assert not grade(runner, pool, r"\boxed{1000000.0000001}", "1000000").solved
 
 
-def test_stated_tolerances(runner: asyncio.Runner, pool: GraderPool) -> None:
+def test_stated_tolerances(runner: asyncio.Runner, pool: Graders) -> None:
     assert grade(runner, pool, r"\boxed{3.15}", "3.14", tolerances=(0.01,)).solved
     assert not grade(runner, pool, r"\boxed{3.16}", "3.14", tolerances=(0.01,)).solved
     assert grade(runner, pool, r"\boxed{0.1, 100.5}", "100", "0.1", tolerances=(1.0, 0.01)).solved
@@ -110,14 +110,14 @@ def test_stated_tolerances(runner: asyncio.Runner, pool: GraderPool) -> None:
     assert not grade(runner, pool, r"\boxed{100}", "100", "0.1", tolerances=(1.0,)).solved
 
 
-def test_several_answers_in_any_order(runner: asyncio.Runner, pool: GraderPool) -> None:
+def test_several_answers_in_any_order(runner: asyncio.Runner, pool: Graders) -> None:
     assert grade(runner, pool, r"\boxed{5, \frac{1}{2}, -3}", "-3", "0.5", "5").solved
     assert grade(runner, pool, r"\boxed{\{5,-3\}}", "-3", "5").solved
     for wrong in ("5", "5,-3,-3", "5,3", "5,-3,0", "2"):
         assert not grade(runner, pool, rf"\boxed{{{wrong}}}", "-3", "5").solved
 
 
-def test_a_unit_the_task_states_may_be_repeated(runner: asyncio.Runner, pool: GraderPool) -> None:
+def test_a_unit_the_task_states_may_be_repeated(runner: asyncio.Runner, pool: Graders) -> None:
     for right in ("0.64", "0.64N", r"0.64\text{ N}", r"0.64~\mathrm{N}", r"\frac{16}{25} \text{ newtons}"):
         assert grade(runner, pool, rf"\boxed{{{right}}}", "0.64", unit="N").solved, right
     for wrong in ("0.65N", r"0.64\text{ kg}", "0.64M", r"0.64\text{ kN}", "64"):
@@ -126,7 +126,7 @@ def test_a_unit_the_task_states_may_be_repeated(runner: asyncio.Runner, pool: Gr
     assert not grade(runner, pool, r"\boxed{5\text{ cm}}", "5", unit=r"$\mathrm{cm}^{2}$").solved
 
 
-def test_the_last_box_counts_and_one_is_required(runner: asyncio.Runner, pool: GraderPool) -> None:
+def test_the_last_box_counts_and_one_is_required(runner: asyncio.Runner, pool: Graders) -> None:
     assert grade(runner, pool, r"\boxed{5}, no: \boxed{7}", "7").solved
     assert not grade(runner, pool, r"\boxed{7}, no: \boxed{5}", "7").solved
     assert grade(runner, pool, r"\boxed{5} \boxed{7} \boxed{5}", "5").solved
@@ -135,7 +135,7 @@ def test_the_last_box_counts_and_one_is_required(runner: asyncio.Runner, pool: G
         assert not verdict.solved and "boxed" in verdict.reason
 
 
-def test_hedges_are_not_answers(runner: asyncio.Runner, pool: GraderPool) -> None:
+def test_hedges_are_not_answers(runner: asyncio.Runner, pool: Graders) -> None:
     hedges = (
         *("12, 13", "12 or 13", r"12\text{ or 13}", r"\text{12 or 13}", "12; 13", "12/13", "12 13", "12:13", "12|13"),
         *(r"12 \\ 13", r"12\newline 13", r"12 \to 13", r"12\pm 1", r"x\in\{12,13\}", "11<12<13", r"x\le 12", "12=13"),
@@ -156,24 +156,24 @@ def test_hedges_are_not_answers(runner: asyncio.Runner, pool: GraderPool) -> Non
         (r"\sum_{k=1}^{100} k", "left to be worked out"),
     ],
 )
-def test_caps(runner: asyncio.Runner, pool: GraderPool, box: str, reason: str) -> None:
+def test_caps(runner: asyncio.Runner, pool: Graders, box: str, reason: str) -> None:
     assert reason in grade(runner, pool, rf"\boxed{{{box}}}", "5050").reason
 
 
-def test_a_task_without_a_gold_is_an_error(runner: asyncio.Runner, pool: GraderPool) -> None:
+def test_a_task_without_a_gold_is_an_error(runner: asyncio.Runner, pool: Graders) -> None:
     for golds in ((), ("",), ("5", " ")):
         with pytest.raises(ValueError, match="without a gold"):
             grade(runner, pool, r"\boxed{5}", *golds)
 
 
 def test_a_megabyte_never_reaches_a_worker() -> None:
-    assert mathematics.read_answer(r"\boxed{" + "1" * 2_000_000 + "}") == (
+    assert mathematics.read_answer(FinalAnswer.parse(r"\boxed{" + "1" * 2_000_000 + "}")) == (
         "",
         "the answer is longer than 1000000 characters",
     )
 
 
-def test_strange_text_is_only_wrong(runner: asyncio.Runner, pool: GraderPool) -> None:
+def test_strange_text_is_only_wrong(runner: asyncio.Runner, pool: Graders) -> None:
     for strange in (
         "\ud800",
         "\x00",
@@ -191,7 +191,7 @@ def test_strange_text_is_only_wrong(runner: asyncio.Runner, pool: GraderPool) ->
         assert not grade(runner, pool, rf"\boxed{{{strange}}}", "12").solved
 
 
-def test_equal_answers_get_equal_grades(runner: asyncio.Runner, pool: GraderPool) -> None:
+def test_equal_answers_get_equal_grades(runner: asyncio.Runner, pool: Graders) -> None:
     pairs = list(generated(8)) * 2
     accepted = runner.run(grade_pairs(pool, pairs))
     assert accepted[: len(pairs) // 2] == accepted[len(pairs) // 2 :]
@@ -202,11 +202,11 @@ def test_equal_answers_get_equal_grades(runner: asyncio.Runner, pool: GraderPool
     [r"\pm 1, \pm 7", "3:4:5", r"42^{\prime}", r"x\le 2 \text{ or } x\ge 3", r"(\pm 1,\pm 2)", r"\pm a \pm b \pm c",
      r"\text{The set of all } x", "3 1/2 cups, or so", r"k\pi, k\in\mathbb{Z}", "a=b=c", r"30^\circ 15'", "]0,1["],
 )  # fmt: skip
-def test_equal_text_always_matches(runner: asyncio.Runner, pool: GraderPool, gold: str) -> None:
+def test_equal_text_always_matches(runner: asyncio.Runner, pool: Graders, gold: str) -> None:
     assert grade(runner, pool, rf"\boxed{{{gold}}}", gold).solved
     assert grade(runner, pool, rf"\boxed{{ {gold} }}", rf"${gold}$").solved
 
 
-def test_signs_of_several_golds_keep_their_tolerances(runner: asyncio.Runner, pool: GraderPool) -> None:
+def test_signs_of_several_golds_keep_their_tolerances(runner: asyncio.Runner, pool: Graders) -> None:
     assert grade(runner, pool, r"\boxed{1.05, -1, 7.4, -7}", r"\pm 1", r"\pm 7", tolerances=(0.1, 0.5)).solved
     assert not grade(runner, pool, r"\boxed{1.4, -1, 7, -7}", r"\pm 1", r"\pm 7", tolerances=(0.1, 0.5)).solved

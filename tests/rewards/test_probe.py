@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from metaagentx.errors import MetaAgentXError
-from metaagentx.rewards.pool import GraderPool
+from metaagentx.rewards.graders import Graders
 from metaagentx.rewards.probe import check_graders
-from metaagentx.rewards.worker_group import GraderLimits
-from metaagentx.types import CustomGrader
+from metaagentx.rewards.workers import GraderLimits
+from metaagentx.types import CustomGrader, FinalAnswer
 
 LIMITS = GraderLimits(cpu_seconds=0.5, wall_seconds=0.5, memory_bytes=256 << 20, start_seconds=5)
 GRADERS = """
@@ -59,7 +59,7 @@ def test_a_grader_is_looked_for_beside_its_tasks_then_here_then_on_the_path(
     monkeypatch.chdir(here)
 
     async def scores() -> list[float]:
-        async with GraderPool(workers=2) as pool:
+        async with Graders(workers=2) as pool:
             graders = [
                 CustomGrader("rain_graders:good", {"full": "a"}, str(beside)),
                 CustomGrader("rain_graders:good", None),
@@ -67,7 +67,7 @@ def test_a_grader_is_looked_for_beside_its_tasks_then_here_then_on_the_path(
                 CustomGrader("own_graders:yes", None, str(beside)),
             ]
             await check_graders([*graders, *graders])
-            return [(await pool.grade_custom("a", grader)).score for grader in graders]
+            return [(await pool.grade_custom(FinalAnswer.parse("a"), grader)).score for grader in graders]
 
     assert runner.run(scores()) == [1.0, 0.25, 0.5, 0.0]
 
@@ -75,7 +75,7 @@ def test_a_grader_is_looked_for_beside_its_tasks_then_here_then_on_the_path(
 @pytest.mark.parametrize(
     ("function", "said"),
     [
-        ("no_graders:f", r"there is no module no_graders, neither in \S+/mine, .+ nor .*: put no_graders\.py beside"),
+        ("no_graders:f", r"no module no_graders, neither in \S+/mine, .+ nor .*: put no_graders\.py beside"),
         ("rain_graders:god", r"rain_graders has no function god .*/mine/rain_graders\.py\); did you mean good\?"),
         ("broken_graders:f", r"importing .+/broken_graders\.py raised ModuleNotFoundError: .*'no_such_helper'"),
         ("rain_graders:raises", r"rain_graders:raises raised KeyError: 'nothing', when it was tried with the answer"),
@@ -101,6 +101,6 @@ def test_a_module_that_never_ends_its_import_is_one_line(runner: asyncio.Runner,
 
 
 def test_the_probe_needs_no_torch(tmp_path: Path) -> None:
-    code = "import sys, metaagentx.preflight; print(sorted({'torch', 'transformers', 'sympy'} & set(sys.modules)))"
+    code = "import sys, metaagentx.cli.preflight; print(sorted({'torch', 'transformers', 'sympy'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=os.sep, check=True)
     assert done.stdout == "[]\n"

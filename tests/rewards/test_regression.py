@@ -10,7 +10,7 @@ import pytest
 from benchmarks.grader_regression import DATA, Case, check_code, check_gym, check_math, read_rows, references, tally
 from benchmarks.regression_math import different, math_golds, rewrite
 from metaagentx.rewards.code import CodeGrader
-from metaagentx.rewards.pool import GraderPool
+from metaagentx.rewards.graders import Graders
 
 EVERY = {"written by hand": 3, "GSM8K": 15, "OlympiadBench examples": 3}
 TOWER = "10^{10^{10^{10}}}"  # each answer to it costs a worker its whole time
@@ -18,7 +18,7 @@ TOWER = "10^{10^{10^{10}}}"  # each answer to it costs a worker its whole time
 
 def test_math_golds(runner: asyncio.Runner) -> None:
     async def check() -> None:
-        async with GraderPool(workers=2) as pool:
+        async with Graders(workers=2) as pool:
             for source, golds in math_golds(DATA):
                 if source in EVERY:
                     sample = [gold for gold in golds if gold != TOWER][:: EVERY[source]]
@@ -30,7 +30,7 @@ def test_math_golds(runner: asyncio.Runner) -> None:
 
 def test_gym_golds(runner: asyncio.Runner) -> None:
     async def check() -> None:
-        async with GraderPool(workers=2) as pool:
+        async with Graders(workers=2) as pool:
             rows = read_rows(DATA / "reasoning_gym_24x10_seed1234.jsonl")
             row = await check_gym(pool, [row for number, row in enumerate(rows) if number % 10 < 2])
             assert not row.errors and row.matched >= 5 * row.golds and row.neighbors > row.golds

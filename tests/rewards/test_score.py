@@ -1,9 +1,12 @@
 """The reward and its parts."""
 
+from dataclasses import replace
+
 import pytest
 
-from metaagentx.rewards.score import RewardWeights, delivery_share, parses, score
-from metaagentx.types import Call, CodeTests, Execution, Fault, Grade, MathGold, Role, StdinTest, Task
+from metaagentx.config import RewardConfig
+from metaagentx.rewards.score import can_be_parsed, delivery_share, score
+from metaagentx.types import Call, CodeTests, Execution, Fault, FinalAnswer, Grade, MathGold, Role, StdinTest, Task
 from metaagentx.workflow.protocol import INSTRUCTION
 
 MATH = Task("t", "math", "q", MathGold(("4",)), "test", "train")
@@ -16,35 +19,41 @@ def call(text: str, agent: str = "A", earlier: tuple[dict[str, str], ...] = (), 
     return Call(Role.EXECUTOR, agent, (system, {"role": "user", "content": "q"}, *earlier), text, tokens)
 
 
+def stated(text: str, number: int | None = None) -> FinalAnswer:
+    return replace(FinalAnswer.parse(text), call=number)
+
+
 def test_the_parts_add_up() -> None:
-    execution = Execution([call(GOOD), call("no block", "B")], answer=GOOD, answer_call=0)
-    reward = score(MATH, execution, Grade(1.0, True), RewardWeights(), full=False)
+    execution = Execution([call(GOOD), call("no block", "B")], answer=stated(GOOD, 0))
+    reward = score(MATH, execution, Grade(1.0, True), RewardConfig(), strict=False)
     assert reward is not None
     assert (reward.outcome, reward.solution, reward.delivery, reward.cost) == (1.0, 1.0, 0.5, 0.0)
     assert reward.total == pytest.approx(1.6)
 
 
 def test_partial_scores_count_in_training_and_not_at_evaluation() -> None:
-    execution = Execution([call("x")], answer="<solution>print(1)</solution>", answer_call=0)
-    training = score(CODE, execution, Grade(0.5, False, "test 2"), RewardWeights(), full=False)
-    evaluation = score(CODE, execution, Grade(0.5, False, "test 2"), RewardWeights(), full=True)
+    execution = Execution([call("x")], answer=stated("<solution>print(1)</solution>", 0))
+    training = score(CODE, execution, Grade(0.5, False, "test 2"), RewardConfig(), strict=False)
+    evaluation = score(CODE, execution, Grade(0.5, False, "test 2"), RewardConfig(), strict=True)
     assert training is not None and evaluation is not None
     assert (training.outcome, evaluation.outcome) == (0.5, 0.0)
     assert training.reason == "test 2"
 
 
 def test_cost_is_subtracted_where_a_recipe_wants_it() -> None:
-    weights = RewardWeights(cost_per_call=0.1, cost_per_1000_tokens=1.0)
-    reward = score(MATH, Execution([call(GOOD, tokens=100)] * 2, answer=GOOD), Grade(1.0, True), weights, full=False)
+    config = RewardConfig(cost_per_call=0.1, cost_per_1000_tokens=1.0)
+    reward = score(
+        MATH, Execution([call(GOOD, tokens=100)] * 2, answer=stated(GOOD)), Grade(1.0, True), config, strict=False
+    )
     assert reward is not None and reward.cost == pytest.approx(0.4)
 
 
 def test_defect_13_a_models_fault_earns_nothing_and_an_infra_fault_has_no_reward() -> None:
-    bad = Execution([call(GOOD)], answer=GOOD, fault=Fault("cpu", "too slow"))
-    reward = score(MATH, bad, Grade(1.0, True), RewardWeights(), full=False)
+    bad = Execution([call(GOOD)], answer=stated(GOOD), fault=Fault("cpu", "too slow"))
+    reward = score(MATH, bad, Grade(1.0, True), RewardConfig(), strict=False)
     assert reward is not None and reward.total == 0 and reward.reason == "cpu: too slow"
-    ours = Execution([call(GOOD)], answer=GOOD, fault=Fault("infra", "no server"))
-    assert score(MATH, ours, None, RewardWeights(), full=False) is None
+    ours = Execution([call(GOOD)], answer=stated(GOOD), fault=Fault("infra", "no server"))
+    assert score(MATH, ours, None, RewardConfig(), strict=False) is None
 
 
 @pytest.mark.parametrize(
@@ -57,14 +66,14 @@ def test_defect_13_a_models_fault_earns_nothing_and_an_infra_fault_has_no_reward
     ],
 )  # fmt: skip
 def test_an_answer_parses_or_not(task: Task, answer: str | None, expected: bool) -> None:
-    assert parses(task, answer) is expected
+    assert can_be_parsed(task, None if answer is None else stated(answer)) is expected
 
 
 def share(*calls: Call, answer_call: int | None = None) -> float:
     """Of an execution that took its answer from this call, or from the last."""
     number = len(calls) - 1 if answer_call is None else answer_call
-    answer = calls[number].text if calls else None
-    return delivery_share("q", Execution(list(calls), answer=answer, answer_call=number if calls else None))
+    answer = stated(calls[number].text, number) if calls else None
+    return delivery_share("q", Execution(list(calls), answer=answer))
 
 
 def test_defect_8_an_echoed_instruction_is_no_delivery() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from metaagentx.errors import MetaAgentXError
-from metaagentx.rewards.testfile import read_tests
 from metaagentx.tasks import TaskError, load
+from metaagentx.tasks.own import read_tests
 from metaagentx.types import AssertTest, CodeTests, CustomGrader, FunctionTest, GymEntry, MathGold, StdinTest
 
 untyped: Callable[[type], Any] = lambda kind: kind  # noqa: E731 - what a caller without a type checker does
@@ -71,7 +71,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
      "arguments is not a list"),
     ("own", {"grader": "code", "answer": ..., "tests": [{"assert": "assert f("}], "entry_point": "f"},
      "assert is not Python"),
-    ("own", {**GYM, "generator": "chain_sums"}, "unknown generator 'chain_sums', did you mean chain_sum?"),
+    ("own", {**GYM, "generator": "chain_sums"}, "unknown generator 'chain_sums': did you mean chain_sum?"),
     ("own", {**GYM, "generator": "chain_sum", "settings": {"terms": 3}}, "chain_sum has no setting 'terms'"),
     ("own", {**GYM, "generator": "chain_sum", "settings": [3]}, "settings is not an object"),
     ("own", {**GYM, "generator": "chain_sum", "entry": {"question": "q", "answer": 7, "metadata": {}}},
@@ -80,7 +80,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("gsm8k", {"answer": "7"}, "answer does not end in ####"),
     ("gsm8k", {"answer": ["#### 7"]}, "answer is not text but list"),
     ("math", {"answer": ["7"]}, "answer is not text but list"),
-    ("aime24", {"answer": "1000"}, "answer '1000' is not a whole number"),
+    ("aime24", {"answer": "1000"}, "answer '1000' is not an integer"),
     ("olympiadbench", {"final_answer": "7"}, "final_answer is not a list"),
     ("olympiadbench", {"final_answer": [7]}, "final_answer is not a list of one text"),
     ("olympiadbench", {"final_answer": ["7"], "error": 0.1}, "error is not text"),
@@ -118,12 +118,12 @@ def test_a_row_of_the_wrong_shape_is_named_with_its_line(
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ([{"assert": "assert f("}], "tests.json, test 1: the assert is not Python"),
-        ([{"input": "1", "output": "1"}, {"input": 1, "output": "1"}], "tests.json, test 2: needs"),
-        ({"tests": "assert f()"}, "tests.json: there must be a list of tests"),
-        ({"tests": [{"input": "", "output": ""}], "cpu_seconds": 0}, "tests.json: 'cpu_seconds'"),
-        ({"tests": [{"input": "", "output": ""}], "cpu_seconds": True}, "tests.json: 'cpu_seconds'"),
-        ({"tests": [{"input": "", "output": ""}], "prompt": ["x"]}, "tests.json: 'prompt'"),
+        ([{"assert": "assert f("}], "tests.json: test 1: assert is not Python"),
+        ([{"input": "1", "output": "1"}, {"input": 1, "output": "1"}], "tests.json: test 2: a test is {input, output}"),
+        ({"tests": "assert f()"}, "tests.json: tests is not a list"),
+        ({"tests": [{"input": "", "output": ""}], "cpu_seconds": 0}, "tests.json: cpu_seconds"),
+        ({"tests": [{"input": "", "output": ""}], "cpu_seconds": True}, "tests.json: cpu_seconds"),
+        ({"tests": [{"input": "", "output": ""}], "prompt": ["x"]}, "tests.json: prompt is not text"),
     ],
 )
 def test_a_test_file_of_the_wrong_shape_is_named(data: object, message: str) -> None:

@@ -16,37 +16,38 @@ from pathlib import Path
 import pytest
 
 from benchmarks.math_figures import HOSTILE
+from metaagentx.config import RolloutConfig
 from metaagentx.rewards.errors import GraderUnavailable
 from metaagentx.rewards.graders import Graders
 from metaagentx.rewards.jailed import PROFILES, JailedGraders
-from metaagentx.rewards.pool import GraderPool
-from metaagentx.rewards.worker_group import GraderLimits
-from metaagentx.rollout import RolloutOptions, grow
-from metaagentx.sandbox import Limits, Sandbox, Tier, selfattack
-from metaagentx.types import JSON, CustomGrader, Grade, MathGold, Rollout
-from tests.growing import RIGHT, TASK, VOTE, WRONG, Actor, design, executions_of, resources, timeless
+from metaagentx.rewards.reply import GraderReply
+from metaagentx.rewards.workers import GraderLimits
+from metaagentx.rollout.tree import RolloutOptions, rollout_batch
+from metaagentx.sandbox import Limits, Sandbox, Tier, self_attack
+from metaagentx.types import JSON, CustomGrader, FinalAnswer, Grade, MathGold, Rollout
+from tests.rollout_helpers import RIGHT, TASK, VOTE, WRONG, Actor, design, executions_of, resources, timeless
 
 QUICK = GraderLimits(cpu_seconds=0.6, wall_seconds=2.0, memory_bytes=256 << 20)
 ACT = "own_graders:act"
 
 
 @pytest.fixture(scope="module")
-def pool(runner: asyncio.Runner) -> Iterator[GraderPool]:
-    pool = GraderPool(workers=2, custom_limits=QUICK)
+def pool(runner: asyncio.Runner) -> Iterator[Graders]:
+    pool = Graders(workers=2, custom_limits=QUICK)
     runner.run(pool.start("math"))
     yield pool
     runner.run(pool.__aexit__())
 
 
-def act(runner: asyncio.Runner, pool: GraderPool, answer: str, data: JSON = None) -> Grade:
-    return runner.run(pool.grade_custom(answer, CustomGrader(ACT, data)))
+def act(runner: asyncio.Runner, pool: Graders, answer: str, data: JSON = None) -> Grade:
+    return runner.run(pool.grade_custom(FinalAnswer.parse(answer), CustomGrader(ACT, data)))
 
 
-def own(runner: asyncio.Runner, pool: GraderPool, function: str, answer: str = "", data: JSON = None) -> Grade:
-    return runner.run(pool.grade_custom(answer, CustomGrader(function, data)))
+def own(runner: asyncio.Runner, pool: Graders, function: str, answer: str = "", data: JSON = None) -> Grade:
+    return runner.run(pool.grade_custom(FinalAnswer.parse(answer), CustomGrader(function, data)))
 
 
-def test_a_users_function_grades(runner: asyncio.Runner, pool: GraderPool) -> None:
+def test_a_users_function_grades(runner: asyncio.Runner, pool: Graders) -> None:
     data: JSON = {"half": "b", "full": "a"}
     assert own(runner, pool, "own_graders:half", "a", data) == Grade(1.0, True)
     assert own(runner, pool, "own_graders:half", "b", data).score == 0.5
@@ -66,62 +67,62 @@ def test_a_users_function_grades(runner: asyncio.Runner, pool: GraderPool) -> No
     ],
 )
 def test_a_broken_function_is_named_and_never_a_reward(
-    runner: asyncio.Runner, pool: GraderPool, function: str, message: str
+    runner: asyncio.Runner, pool: Graders, function: str, message: str
 ) -> None:
     with pytest.raises(GraderUnavailable, match=message):
         own(runner, pool, function)
 
 
-def test_what_libraries_print_disturbs_nobody(runner: asyncio.Runner, pool: GraderPool) -> None:
+def test_what_libraries_print_disturbs_nobody(runner: asyncio.Runner, pool: Graders) -> None:
     assert all(own(runner, pool, "own_graders:noisy").solved for _ in range(3))
 
 
-def test_an_answer_over_its_time_is_wrong_with_a_reason(runner: asyncio.Runner, pool: GraderPool) -> None:
+def test_an_answer_over_its_time_is_wrong_with_a_reason(runner: asyncio.Runner, pool: Graders) -> None:
     grade = act(runner, pool, "burn")
     assert not grade.solved and grade.score == 0 and "longer than 0.6 s" in grade.reason
 
 
-def test_a_users_function_that_sleeps_for_ever_is_no_score(runner: asyncio.Runner, pool: GraderPool) -> None:
+def test_a_users_function_that_sleeps_for_ever_is_no_score(runner: asyncio.Runner, pool: Graders) -> None:
     with pytest.raises(GraderUnavailable, match=r"own_graders:act.*longer than 0.6 s \(2 s by the clock\)"):
         act(runner, pool, "sleep")
 
 
-def test_an_answer_over_its_memory_is_wrong_with_a_reason(runner: asyncio.Runner, pool: GraderPool) -> None:
+def test_an_answer_over_its_memory_is_wrong_with_a_reason(runner: asyncio.Runner, pool: Graders) -> None:
     assert "more memory" in act(runner, pool, "memory").reason
 
 
-def test_a_crash_that_repeats_is_no_score_for_a_users_function(runner: asyncio.Runner, pool: GraderPool) -> None:
+def test_a_crash_that_repeats_is_no_score_for_a_users_function(runner: asyncio.Runner, pool: Graders) -> None:
     with pytest.raises(GraderUnavailable, match=r"own_graders:act.*crashed the grader twice"):
         act(runner, pool, "segfault")
     with pytest.raises(GraderUnavailable, match="exit code 3"):
         act(runner, pool, "exit")
 
 
-def test_a_kill_from_outside_is_ours(runner: asyncio.Runner, pool: GraderPool, tmp_path: Path) -> None:
+def test_a_kill_from_outside_is_ours(runner: asyncio.Runner, pool: Graders, tmp_path: Path) -> None:
     assert act(runner, pool, "killed once", str(tmp_path / "killed")).solved
     assert act(runner, pool, "segfault once", str(tmp_path / "crashed")).solved
     with pytest.raises(GraderUnavailable, match="SIGKILL"):
         act(runner, pool, "killed")
 
 
-def test_a_cancelled_grade_leaves_the_pool_whole(runner: asyncio.Runner, pool: GraderPool) -> None:
+def test_a_canceled_grade_leaves_the_pool_whole(runner: asyncio.Runner, pool: Graders) -> None:
     async def cancel() -> Grade:
-        grading = asyncio.create_task(pool.grade_custom("sleep", CustomGrader(ACT, None)))
+        grading = asyncio.create_task(pool.grade_custom(FinalAnswer.parse("sleep"), CustomGrader(ACT, None)))
         await asyncio.sleep(0.2)
         grading.cancel()
         with pytest.raises(asyncio.CancelledError):
             await grading
-        return await pool.grade_custom("", CustomGrader(ACT, None))
+        return await pool.grade_custom(FinalAnswer.parse(""), CustomGrader(ACT, None))
 
     assert runner.run(cancel()).solved
 
 
-async def grade_hostile(pool: GraderPool) -> tuple[list[float], list[float]]:
+async def grade_hostile(pool: Graders) -> tuple[list[float], list[float]]:
     """How long the hostile answers and the honest ones behind them took, all asked at once."""
 
     async def timed(answer: str, gold: str, solved: bool) -> float:
         begun = time.monotonic()
-        grade = await pool.grade_math(rf"\boxed{{{answer}}}", MathGold((gold,)))
+        grade = await pool.grade_math(FinalAnswer.parse(rf"\boxed{{{answer}}}"), MathGold((gold,)))
         assert grade.solved is solved and bool(grade.reason) is not solved
         return time.monotonic() - begun
 
@@ -131,7 +132,7 @@ async def grade_hostile(pool: GraderPool) -> tuple[list[float], list[float]]:
     return times[: len(hostile)], times[len(hostile) :]
 
 
-def test_hostile_answers_many_at_once_beside_honest_ones(runner: asyncio.Runner, pool: GraderPool) -> None:
+def test_hostile_answers_many_at_once_beside_honest_ones(runner: asyncio.Runner, pool: Graders) -> None:
     async def check() -> None:
         await pool.start("math")  # other tests have killed what they could
         await asyncio.sleep(0.3)
@@ -144,14 +145,14 @@ def test_hostile_answers_many_at_once_beside_honest_ones(runner: asyncio.Runner,
     runner.run(check())
 
 
-async def whole(pool: GraderPool) -> None:
+async def whole(pool: Graders) -> None:
     """After what is being ended has ended: two workers at most and one in reserve, none of them a zombie."""
     deadline = time.monotonic() + 10
     while len(pool.worker_pids()) > 3 and time.monotonic() < deadline:
         await asyncio.sleep(0.05)
     pids = pool.worker_pids()
     assert len(pids) <= 3 and all(map(alive, pids))
-    assert (await pool.grade_math(r"\boxed{5}", MathGold(("5",)))).solved
+    assert (await pool.grade_math(FinalAnswer.parse(r"\boxed{5}"), MathGold(("5",)))).solved
 
 
 # --- workers in the jail
@@ -163,7 +164,7 @@ import ctypes, os, time, door
 reply = {"ready": True}
 while True:
     answer = door.ask(reply)["answer"]
-    reply = {"score": 1.0, "solved": True, "reason": "", "cpu": 0.0, "last": False}
+    reply = {"score": 1.0, "solved": True, "reason": "", "broken": "", "over_limit": False, "cpu": 0.0, "last": False}
     if answer == "burn":
         while True: pass
     elif answer == "sleep": time.sleep(600)
@@ -188,24 +189,24 @@ def actors(runner: asyncio.Runner) -> Iterator[JailedGraders]:
     runner.run(actors.close())
 
 
-def tell(runner: asyncio.Runner, actors: JailedGraders, answer: str) -> dict[str, JSON]:
+def tell(runner: asyncio.Runner, actors: JailedGraders, answer: str) -> GraderReply:
     return runner.run(actors.ask({"answer": answer}))
 
 
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
-        ("burn", "grading it took longer than 0.6 s of processor time"),
-        ("used too much", "grading it took longer than 0.6 s of processor time"),
+        ("burn", "grading it took longer than 0.6 s of CPU time"),
+        ("used too much", "grading it took longer than 0.6 s of CPU time"),
         ("memory", "grading it took more memory than allowed"),
-        ("segfault", r"it crashed the grader twice \(ended by SIGSEGV\)"),
+        ("segfault", r"it crashed the grader twice \(killed by SIGSEGV\)"),
         ("exit", r"it crashed the grader twice \(exit code 3\)"),
         ("exit 0", r"it crashed the grader twice \(ok\)"),
         ("trace", "it crashed the grader twice .*system call"),
-        ("a list", "it crashed the grader twice .*none of ours"),
-        ("score 7", "it crashed the grader twice .*none of ours"),
-        ("score true", "it crashed the grader twice .*none of ours"),
-        ("no reason", "it crashed the grader twice .*none of ours"),
+        ("a list", "it crashed the grader twice .*malformed reply"),
+        ("score 7", "it crashed the grader twice .*malformed reply"),
+        ("score true", "it crashed the grader twice .*malformed reply"),
+        ("no reason", "it crashed the grader twice .*malformed reply"),
         ("not JSON", "it crashed the grader twice .*not JSON"),
     ],
 )
@@ -213,15 +214,15 @@ def test_what_an_answer_does_to_its_worker_is_its_own_doing(
     runner: asyncio.Runner, actors: JailedGraders, answer: str, reason: str
 ) -> None:
     reply = tell(runner, actors, answer)
-    assert reply["score"] == 0 and reply["solved"] is False
-    assert re.match(reason, str(reply["reason"])), reply
-    assert tell(runner, actors, "")["solved"] is True
+    assert reply.score == 0 and reply.solved is False
+    assert re.match(reason, reply.reason), reply
+    assert tell(runner, actors, "").solved is True
 
 
-def test_a_grading_child_that_sleeps_is_the_machines_doing(runner: asyncio.Runner, actors: JailedGraders) -> None:
-    with pytest.raises(GraderUnavailable, match="no sign of life for 2 s"):
+def test_a_jailed_child_that_sleeps_is_the_machines_doing(runner: asyncio.Runner, actors: JailedGraders) -> None:
+    with pytest.raises(GraderUnavailable, match="slept for more than 2 s in one turn"):
         tell(runner, actors, "sleep")
-    assert tell(runner, actors, "")["solved"] is True
+    assert tell(runner, actors, "").solved is True
 
 
 def test_memory_counts_on_top_of_the_libraries(runner: asyncio.Runner) -> None:
@@ -264,23 +265,23 @@ PROBES = {
 
 
 @pytest.mark.parametrize("kind", ["math", "gym"])
-def test_a_grading_child_has_nothing_of_the_host(runner: asyncio.Runner, kind: str) -> None:
+def test_a_jailed_child_has_nothing_of_the_host(runner: asyncio.Runner, kind: str) -> None:
     known: list[JSON] = ["PYTHONHASHSEED", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "PWD", "LC_CTYPE"]
 
     async def probe() -> dict[str, bool]:
         async with Sandbox(profile=PROFILES[kind], tier=Tier.T1, servers=1, max_runs=64) as sandbox:
-            with selfattack.targets() as target:
-                attempts = {name: code for name, (code, _) in PROBES.items()} | selfattack.ATTACKS
+            with self_attack.targets() as target:
+                attempts = {name: code for name, (code, _) in PROBES.items()} | self_attack.ATTACKS
                 outcomes = {}
                 for name, code in attempts.items():
                     inputs: dict[str, JSON] = {
                         "target": target | {"known": known, "project": str(Path(__file__).parents[2])}
                     }
-                    result = await sandbox.run(selfattack.snippet(code), inputs=inputs)
+                    result = await sandbox.run(self_attack.script_of(code), inputs=inputs)
                     outcomes[name] = result.answer is True
                 return outcomes
 
-    expected = {name: outcome for name, (_, outcome) in PROBES.items()} | dict.fromkeys(selfattack.ATTACKS, False)
+    expected = {name: outcome for name, (_, outcome) in PROBES.items()} | dict.fromkeys(self_attack.ATTACKS, False)
     assert runner.run(probe()) == expected
 
 
@@ -289,13 +290,13 @@ def test_every_tier_grades(runner: asyncio.Runner, tier: Tier) -> None:
     """The warm-up has imported all that an answer of each usual form needs, also where nothing can be opened."""
     code = """
 import door, sys
-from metaagentx.rewards import grading_child
+from metaagentx.rewards import jailed_child
 before = set(sys.modules)
 def ask(reply):
     if reply != {"ready": True}: reply["imported"] = sorted(set(sys.modules) - before)
     return ask_host(reply)
 ask_host, door.ask = door.ask, ask
-grading_child.serve("math")
+jailed_child.serve("math")
 """
 
     async def grade() -> list[JSON]:
@@ -317,12 +318,12 @@ grading_child.serve("math")
 EASY = [(r"\frac{1}{2}", "0.5"), ("(x+1)^2", "x^2+2x+1"), ("17", "17"), ("(1,2)", "(1,2)"), (r"\sqrt{8}", r"2\sqrt{2}")]
 
 
-async def grade_easy(pool: GraderPool, count: int) -> list[bool]:
+async def grade_easy(pool: Graders, count: int) -> list[bool]:
     async def grade(number: int) -> bool:
         answer, gold = EASY[number % len(EASY)]
         wrong = number % 3 == 0
         answer = rf"\boxed{{{answer}+1}}" if wrong else rf"\boxed{{{answer}}}"
-        return (await pool.grade_math(answer, MathGold((gold,)))).solved is not wrong
+        return (await pool.grade_math(FinalAnswer.parse(answer), MathGold((gold,)))).solved is not wrong
 
     return await asyncio.gather(*map(grade, range(count)))
 
@@ -337,14 +338,14 @@ def signal_all(pids: list[int], number: int) -> None:
 @pytest.mark.parametrize("who", ["children", "server", "all"])
 def test_signals_under_load_change_no_grade(runner: asyncio.Runner, who: str, number: int) -> None:
     async def disturb() -> tuple[list[bool], float]:
-        async with GraderPool(workers=2) as pool:
+        async with Graders(workers=2) as pool:
             assert all(await grade_easy(pool, 20))
             grading = asyncio.create_task(grade_easy(pool, 400))
             await asyncio.sleep(0.1)
             server, *children = pool._jailed["math"].process_ids
             signal_all({"children": children, "server": [server], "all": [server, *children]}[who], number)
             struck = time.monotonic()
-            assert (await pool.grade_math(r"\boxed{4}", MathGold(("4",)))).solved
+            assert (await pool.grade_math(FinalAnswer.parse(r"\boxed{4}"), MathGold(("4",)))).solved
             return await grading, time.monotonic() - struck
 
     right, seconds = runner.run(disturb())
@@ -358,10 +359,10 @@ def machine_is_busy() -> bool:
 
 def test_idle_workers_that_are_all_stopped_cost_one_attempt(runner: asyncio.Runner) -> None:
     async def strike() -> Grade:
-        async with GraderPool(workers=6) as pool:
+        async with Graders(workers=6) as pool:
             assert all(await grade_easy(pool, 60))
             signal_all(pool.worker_pids(), signal.SIGSTOP)
-            return await pool.grade_math(r"\boxed{4}", MathGold(("4",)))
+            return await pool.grade_math(FinalAnswer.parse(r"\boxed{4}"), MathGold(("4",)))
 
     assert runner.run(strike()).solved
 
@@ -369,45 +370,45 @@ def test_idle_workers_that_are_all_stopped_cost_one_attempt(runner: asyncio.Runn
 def test_a_child_that_has_grown_is_replaced(runner: asyncio.Runner) -> None:
     code = """
 import door
-from metaagentx.rewards import grading_child
+from metaagentx.rewards import jailed_child
 kept = []
 def grade(request):
     kept.append(bytearray(b"x") * (40 << 20))
     return 1.0, True, str(len(kept))
-grading_child._graders["math"] = grade
-grading_child.serve("math")
+jailed_child._graders["math"] = grade
+jailed_child.serve("math")
 """
 
-    async def grade() -> list[JSON]:
+    async def grade() -> list[str]:
         graders = JailedGraders("math", 2, QUICK, code)
         try:
-            return [(await graders.ask({}))["reason"] for _ in range(6)]
+            return [(await graders.ask({})).reason for _ in range(6)]
         finally:
             await graders.close()
 
     assert runner.run(grade()) == ["1", "2", "1", "2", "1", "2"]
 
 
-def test_stopped_for_five_seconds_a_right_answer_is_right(runner: asyncio.Runner, pool: GraderPool) -> None:
+def test_stopped_for_five_seconds_a_right_answer_is_right(runner: asyncio.Runner, pool: Graders) -> None:
     async def hold() -> Grade:
         assert all(await grade_easy(pool, 20))
         pids = pool._jailed["math"].process_ids
         signal_all(pids, signal.SIGSTOP)
         asyncio.get_running_loop().call_later(5, signal_all, pids, signal.SIGCONT)
-        return await pool.grade_math(r"\boxed{(x+1)^2}", MathGold(("x^2+2x+1",)))
+        return await pool.grade_math(FinalAnswer.parse(r"\boxed{(x+1)^2}"), MathGold(("x^2+2x+1",)))
 
     assert runner.run(hold()) == Grade(1.0, True)
 
 
-def test_a_users_function_that_is_stopped_is_asked_again(runner: asyncio.Runner, pool: GraderPool) -> None:
+def test_a_users_function_that_is_stopped_is_asked_again(runner: asyncio.Runner, pool: Graders) -> None:
     grader = CustomGrader(ACT, None)
 
     async def hold() -> Grade:
-        await pool.grade_custom("", grader)
+        await pool.grade_custom(FinalAnswer.parse(""), grader)
         (group,) = [group for key, group in pool._custom.items() if key[0] == ACT]
         for worker in group._idle:
             signal_all([worker._process.pid], signal.SIGSTOP)  # type: ignore[attr-defined]
-        return await pool.grade_custom("", grader)
+        return await pool.grade_custom(FinalAnswer.parse(""), grader)
 
     assert runner.run(hold()).solved
 
@@ -425,17 +426,17 @@ def test_rewards_are_the_same_when_grading_processes_are_stopped_again_and_again
 
     async def trees(disturb: bool) -> list[Rollout]:
         async with Graders() as graders:
-            assert all(await grade_easy(graders._pool, 20))
+            assert all(await grade_easy(graders, 20))
             over = threading.Event()
-            stopper = threading.Thread(target=stop_and_continue, args=(graders._pool, over))
+            stopper = threading.Thread(target=stop_and_continue, args=(graders, over))
             if disturb:
                 stopper.start()
             try:
                 shared = resources(Actor(told_by_seed), Actor(told_by_seed), sandbox, graders)
                 rollouts = []
                 for number in range(3):
-                    options = RolloutOptions(designs=3, executions=4)
-                    rollouts += await grow(tasks, shared, options, ("run", str(number)))
+                    options = RolloutOptions(RolloutConfig(designs=3, executions=4))
+                    rollouts += await rollout_batch(tasks, shared, options, ("run", str(number)))
                 return rollouts
             finally:
                 over.set()
@@ -448,7 +449,7 @@ def test_rewards_are_the_same_when_grading_processes_are_stopped_again_and_again
     assert timeless(runner.run(trees(True))) == timeless(calm)
 
 
-def stop_and_continue(pool: GraderPool, over: threading.Event) -> None:
+def stop_and_continue(pool: Graders, over: threading.Event) -> None:
     """Stops now the children, now the server too; once for so long that they are given up and replaced."""
     for number in range(1000):
         pids = pool._jailed["math"].process_ids[number % 2 :]
@@ -464,18 +465,19 @@ def stop_and_continue(pool: GraderPool, over: threading.Event) -> None:
 
 HOST = r"""
 import asyncio, os
-from metaagentx.rewards.pool import GraderPool
-from metaagentx.types import CustomGrader, MathGold
+from metaagentx.rewards.graders import Graders
+from metaagentx.types import CustomGrader, FinalAnswer, MathGold
 
 async def main():
-    pool = GraderPool(workers=2)
+    pool = Graders(workers=2)
     grader = CustomGrader("own_graders:act", None)
-    await pool.grade_custom("", grader)
+    await pool.grade_custom(FinalAnswer.parse(""), grader)
     await pool.start("math")
     await pool.start("gym")
-    hostile = pool.grade_math(r"\boxed{\lfloor 9^{9^9} \rfloor}", MathGold(("4",)))
+    hostile = pool.grade_math(FinalAnswer.parse(r"\boxed{\lfloor 9^{9^9} \rfloor}"), MathGold(("4",)))
     working = [asyncio.ensure_future(hostile)]
-    working += [asyncio.ensure_future(pool.grade_custom(answer, grader)) for answer in ("burn", "sleep")]
+    acts = map(FinalAnswer.parse, ("burn", "sleep"))
+    working += [asyncio.ensure_future(pool.grade_custom(answer, grader)) for answer in acts]
     custom = []
     while len(custom) < 2:
         await asyncio.sleep(0.5)
@@ -492,7 +494,8 @@ asyncio.run(main())
 
 @pytest.mark.parametrize("killed", [True, False], ids=["killed", "closed"])
 def test_no_process_outlives_the_pool_or_its_host(killed: bool) -> None:
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)} | ({"KILLED": "1"} if killed else {})
+    path = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
+    environment = os.environ | {"PYTHONPATH": path} | ({"KILLED": "1"} if killed else {})
     with subprocess.Popen([sys.executable, "-c", HOST], stdout=subprocess.PIPE, text=True, env=environment) as host:
         assert host.stdout is not None
         pids = [int(word) for word in host.stdout.readline().split()]
@@ -509,11 +512,11 @@ def test_no_process_outlives_the_pool_or_its_host(killed: bool) -> None:
 
 def test_a_closed_pool_leaves_no_descriptor(runner: asyncio.Runner) -> None:
     async def use() -> None:
-        async with GraderPool(workers=2) as pool:
-            await pool.grade_math(r"\boxed{4}", MathGold(("4",)))
-            await pool.grade_custom("yes", CustomGrader("own_graders:yes", None))
+        async with Graders(workers=2) as pool:
+            await pool.grade_math(FinalAnswer.parse(r"\boxed{4}"), MathGold(("4",)))
+            await pool.grade_custom(FinalAnswer.parse("yes"), CustomGrader("own_graders:yes", None))
             with pytest.raises(GraderUnavailable):
-                await pool.grade_custom("exit", CustomGrader(ACT, None))
+                await pool.grade_custom(FinalAnswer.parse("exit"), CustomGrader(ACT, None))
 
     runner.run(use())
     before = len(os.listdir("/proc/self/fd"))

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from metaagentx.sandbox import JSON, Result, Sandbox, Tier, selfattack
+from metaagentx.sandbox import JSON, Result, Sandbox, Tier, self_attack
 from metaagentx.sandbox.jail import NOBODY, bubblewraps, interpreter
 from tests.sandbox.attacks import ATTACKS, CORE, INFRA, METADATA, QUICK, Attack
 
@@ -29,7 +29,7 @@ PREFIX = "metaagentx-arena-"
 ENVIRONMENT = "METAAGENTX_ARENA"
 os.environ.setdefault(ENVIRONMENT, secrets.token_hex(16))  # a secret to inherit, there before any sandbox starts
 _PROJECT = Path(__file__).resolve().parents[2]
-SELF_ATTACKS = [Attack(f"self: {name}", "self-attack", code) for name, code in selfattack.ATTACKS.items()]
+SELF_ATTACKS = [Attack(f"self: {name}", "self-attack", code) for name, code in self_attack.ATTACKS.items()]
 BY_NAME = {attack.name: attack for attack in [*ATTACKS, *SELF_ATTACKS]}
 # In a plain process `door` writes the answer into a file that was opened before the attack began.
 _STAND_IN = """

@@ -251,7 +251,7 @@ door.answer(target['nodename'].encode() == buffer.value)""",
 
 CLOCKS = _holes(
     "processes",
-    {"the processor time of another process": "time.clock_gettime(~target['victim'] << 3 | 2); door.answer(True)"},
+    {"the CPU time of another process": "time.clock_gettime(~target['victim'] << 3 | 2); door.answer(True)"},
 )
 
 NETWORK = _holes(
@@ -446,7 +446,7 @@ reached(syscall('capset', header, ctypes.create_string_buffer(24)))""",
         "set a limit by setrlimit": """
 limit = ctypes.create_string_buffer(struct.pack('QQ', 30, 30))
 reached(syscall('setrlimit', 7, limit))""",
-        "lower one's processor time": "reached(syscall('prlimit64', 0, 0, ctypes.create_string_buffer(struct.pack('QQ', 60, 60)), 0))",
+        "lower one's CPU time": "reached(syscall('prlimit64', 0, 0, ctypes.create_string_buffer(struct.pack('QQ', 60, 60)), 0))",
         "arm a timer": "signal.setitimer(signal.ITIMER_REAL, 100); door.answer(True)",
     },
     {

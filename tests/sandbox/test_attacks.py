@@ -332,7 +332,7 @@ def test_memory_is_taken_from_runs_first_then_from_servers_then_from_us(tier: Ti
 
 # --- what hostile reading of the code found, so that it stays found
 
-# To be on the processor at every tick of the kernel's clock and asleep in between costs next to no processor time, and
+# To be on the CPU at every tick of the kernel's clock and asleep in between costs next to no CPU time, and
 # the kernel's own count of it, which goes by ticks, runs ahead of the true one.
 _RIDE_THE_TICK = """
 import time
@@ -360,7 +360,7 @@ def test_riding_the_tick_is_no_fault_of_the_machinery(runner: asyncio.Runner, sa
     assert {result.verdict for result in runner.run(ride())} <= {Verdict.CPU, Verdict.WALL}
 
 
-def test_sleeping_through_the_tick_hides_no_processor_time(runner: asyncio.Runner, sandbox: Sandbox) -> None:
+def test_sleeping_through_the_tick_hides_no_cpu_time(runner: asyncio.Runner, sandbox: Sandbox) -> None:
     """The other way round: the kernel's count stays near nothing, and a run that computes is given more time."""
     dodge = _RIDE_THE_TICK.replace(
         "time.sleep(max(due - now - 300_000, 0) / 1e9)", "while time.clock_gettime_ns(1) < due - 500_000: pass"
@@ -369,7 +369,7 @@ def test_sleeping_through_the_tick_hides_no_processor_time(runner: asyncio.Runne
     assert result.verdict is Verdict.CPU and result.cpu_seconds < 2
 
 
-def test_computing_while_the_host_is_busy_hides_no_processor_time(runner: asyncio.Runner, sandbox: Sandbox) -> None:
+def test_computing_while_the_host_is_busy_hides_no_cpu_time(runner: asyncio.Runner, sandbox: Sandbox) -> None:
     code = """
 import door, json, os, struct, time
 door.transport.send(1)

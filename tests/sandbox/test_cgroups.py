@@ -13,8 +13,8 @@ import pytest
 
 from metaagentx.sandbox import Limits, Result, Sandbox, Tier, Verdict, memory
 from metaagentx.sandbox.cgroups import CONTROLLERS, ServerGroups, membership, server_groups
-from metaagentx.sandbox.memory import KillCounter, available_bytes, total_bytes
-from tests.nobody import as_nobody, public_directory
+from metaagentx.sandbox.memory import OOMKillCounter, available_bytes, total_bytes
+from tests.unprivileged import as_nobody, public_directory
 
 GIB = 1 << 30
 UNLIMITED_V1 = "9223372036854771712\n"
@@ -123,20 +123,20 @@ def test_hybrid_mounts_and_names_with_blanks(tmp_path: Path) -> None:
         ("sys/fs/cgroup/memory/memory.oom_control", "under_oom 0\noom_kill 0\n", "under_oom 0\noom_kill 2\n"),
     ],
 )
-def test_each_kill_explains_one_end(tmp_path: Path, file: str, before: str, after: str) -> None:
+def test_each_kill_explain_kill_end(tmp_path: Path, file: str, before: str, after: str) -> None:
     root = write(machine(tmp_path, "4:memory:/\n", MOUNT_V1, {}), {file: before})
     (root / "sys/fs/cgroup/memory").mkdir(parents=True, exist_ok=True)
-    counter = KillCounter(root)
-    assert not counter.explains_one()
+    counter = OOMKillCounter(root)
+    assert not counter.explain_kill()
     write(root, {file: after})
-    assert [counter.explains_one() for _ in range(3)] == [True, True, False]
+    assert [counter.explain_kill() for _ in range(3)] == [True, True, False]
 
 
-def test_a_kill_that_two_files_count_explains_one_end(tmp_path: Path) -> None:
+def test_a_kill_that_two_files_count_explain_kill_end(tmp_path: Path) -> None:
     root = machine(tmp_path, "0::/a\n", MOUNT_V2, {"a/memory.events": "oom 1\noom_kill 0\n"})
-    counter = KillCounter(write(root, {"proc/vmstat": "x 1\noom_kill 7\n"}))
+    counter = OOMKillCounter(write(root, {"proc/vmstat": "x 1\noom_kill 7\n"}))
     write(root, {"proc/vmstat": "x 1\noom_kill 8\n", "sys/fs/cgroup/a/memory.events": "oom 2\noom_kill 1\n"})
-    assert [counter.explains_one() for _ in range(2)] == [True, False]
+    assert [counter.explain_kill() for _ in range(2)] == [True, False]
 
 
 # --- groups for the servers

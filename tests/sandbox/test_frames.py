@@ -9,12 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metaagentx.sandbox.frames import MAX_DEPTH, MAX_DIGITS, MAX_VALUES, BadFrame, Decoder, decode, encode
+from metaagentx.sandbox import JSON
+from metaagentx.sandbox.frames import MAX_DEPTH, MAX_DIGITS, MAX_VALUES, BadFrame, FrameDecoder, decode, encode
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
 values = st.recursive(
     scalars, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4), max_leaves=20
 )
+
+
+def feed(decoder: FrameDecoder, data: bytes) -> list[JSON]:
+    """The values of all frames completed by these bytes."""
+    decoder.add(data)
+    return [decode(frame) for frame in iter(decoder.next_frame, None)]
 
 
 @given(values)
@@ -24,7 +31,7 @@ def test_what_is_sent_arrives(value: object) -> None:
     except UnicodeEncodeError:
         return
     try:
-        assert Decoder(1 << 20).feed(sent) == [value]
+        assert feed(FrameDecoder(1 << 20), sent) == [value]
     except BadFrame as refused:
         assert "surrogate" in str(refused)
 
@@ -32,11 +39,11 @@ def test_what_is_sent_arrives(value: object) -> None:
 @given(st.lists(values, max_size=5), st.data())
 def test_frames_may_arrive_in_any_pieces(sent: list[object], data: st.DataObject) -> None:
     stream = b"".join(encode(value) for value in sent)  # type: ignore[arg-type]
-    decoder, got = Decoder(1 << 20), []
+    decoder, got = FrameDecoder(1 << 20), []
     while stream:
         cut = data.draw(st.integers(1, len(stream)))
         try:
-            got += decoder.feed(stream[:cut])
+            got += feed(decoder, stream[:cut])
         except BadFrame as refused:
             assert "surrogate" in str(refused)
             return
@@ -48,7 +55,7 @@ def test_frames_may_arrive_in_any_pieces(sent: list[object], data: st.DataObject
 @given(st.binary(max_size=200))
 def test_any_bytes_are_values_or_a_bad_frame(data: bytes) -> None:
     try:
-        Decoder(1000).feed(data)
+        feed(FrameDecoder(1000), data)
     except BadFrame:
         pass
     try:
@@ -102,7 +109,7 @@ def test_legal_extremes_pass() -> None:
 
 def test_a_frame_that_announces_too_much_is_refused_before_it_comes() -> None:
     with pytest.raises(BadFrame, match="at most 100"):
-        Decoder(100).feed(struct.pack(">I", 101))
+        feed(FrameDecoder(100), struct.pack(">I", 101))
 
 
 @pytest.mark.parametrize(

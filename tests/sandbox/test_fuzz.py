@@ -240,7 +240,7 @@ def fuzz(runner: asyncio.Runner, examples: int, derandomize: bool) -> None:
 
 
 def test_whatever_a_run_says_it_ends_with_a_verdict_of_its_own(runner: asyncio.Runner) -> None:
-    fuzz(runner, examples=40, derandomize=True)
+    fuzz(runner, examples=100, derandomize=True)
 
 
 @pytest.mark.slow

@@ -112,7 +112,7 @@ def test_calls_of_other_machines_kill(machine: str) -> None:
         ("ioctl", (0, 0x5452), False),  # FIOASYNC
         ("prlimit64", (0, 7, 0), True),
         ("prlimit64", (0, 9, 4096), True),
-        ("prlimit64", (0, 0, 4096), False),  # one's own processor time: it would look like the machine's doing
+        ("prlimit64", (0, 0, 4096), False),  # one's own CPU time: it would look like the machine's doing
         ("prlimit64", (1, 7, 0), False),
         ("prlimit64", (0, 0, 1 << 32), False),
         ("prctl", (15,), True),

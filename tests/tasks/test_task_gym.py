@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import pytest
 
 from metaagentx.tasks import TaskError, load
-from metaagentx.tasks.gym import REFUSED, SLOW_TO_MAKE, generators, split_of
-from metaagentx.tasks.gym_library import has_pycosat, import_reasoning_gym
+from metaagentx.tasks.gym import SLOW_TO_MAKE, generators, split_of
+from metaagentx.tasks.gym_library import NOT_GRADED, REFUSED, has_pycosat, import_reasoning_gym
 from metaagentx.tasks.taskset import TaskSet
 from metaagentx.types import JSON, GymEntry, Task
 
@@ -72,7 +72,7 @@ CONSTANTS = ["0", "1", "7", "garbage", "True", "4*3*2*1", "[]", "A", "x", "0 1 2
 
 
 def always_paid(name: str, count: int) -> list[str]:
-    """Constant answers that get full marks for every one of so many tasks with different golds."""
+    """Constant answers that get full marks for every one of many tasks with different golds."""
     dataset = create_dataset(name, seed=11, size=count)
     entries = [dataset[index] for index in range(count)]
     paid = []
@@ -90,6 +90,7 @@ def test_the_scorers_that_pay_for_nothing_are_refused() -> None:
     dataset = create_dataset("coin_flip", seed=3, size=4)
     assert [dataset.score_answer("0", dataset[index]) for index in (0, 2, 3)] == [1.0] * 3
     assert {"puzzle24", "game_of_life_halting", "coin_flip"} <= set(REFUSED)
+    assert {"game_of_life_halting", "coin_flip"} <= set(NOT_GRADED) < set(REFUSED)
 
 
 def test_the_same_in_every_process() -> None:
@@ -154,11 +155,11 @@ def test_settings_reach_the_generator() -> None:
         ("gym:chain_sum?allow_negation=2", "allow_negation=2 is not bool"),
         ("gym:chain_sum?max_terms=1", "max_terms must be >= min_terms"),
         ("gym:chain_sum?level=99", "gym:chain_sum has levels 0 to 10"),
-        ("gym:chain_sum?seed=-1", "seed=-1 is not a whole number"),
+        ("gym:chain_sum?seed=-1", "seed=-1 is not an integer >= 0"),
         ("gym:gsm_symbolic?level=1", "gym:gsm_symbolic has no levels"),
         ("gym:word_ladder", "is not offered: the same seed gives other tasks"),
-        ("gym:coin_flip", "full marks for one wrong answer"),
-        ("gym:composite", "it is a mixture"),
+        ("gym:coin_flip", 'full marks to "0"'),
+        ("gym:composite", "it mixes other generators"),
     ],
 )
 def test_wrong_words_are_one_clear_line(source: str, message: str) -> None:

@@ -54,7 +54,7 @@ def test_the_order_does_not_depend_on_where_rows_stand(tmp_path: Path) -> None:
     assert drawn[0] == drawn[1]
 
 
-def test_questions_that_differ_in_brackets_only_are_no_neighbours(tmp_path: Path) -> None:
+def test_questions_that_differ_in_brackets_only_are_not_the_same(tmp_path: Path) -> None:
     rows = [
         {"question": f"Is {n} in {a}6, 15{b}?", "grader": "math", "answer": "1"}
         for n in range(8)
@@ -153,7 +153,7 @@ def test_the_string_syntax() -> None:
         ("jsonl:a+b.jsonl", 1.0),
     ]
     for wrong in ("", "0.5*", "1.2.3*gsm8k", "gsm8k +  + math"):
-        with pytest.raises(TaskError, match="is no part of a mixture"):
+        with pytest.raises(TaskError, match="is not a part of a mixture"):
             parse_mixture(wrong)
     for weights in ([], [0.0], [1.0, -1.0], [float("nan")], [float("inf")]):
         with pytest.raises(TaskError, match="weight above 0"):

@@ -1,11 +1,11 @@
-"""Duplicates by normalised text."""
+"""Duplicates by normalized text."""
 
 from pathlib import Path
 
 import pytest
 
 from metaagentx.tasks import Shared, TaskError, load, overlap
-from metaagentx.tasks.fingerprint import fingerprint, normalised
+from metaagentx.tasks.fingerprint import fingerprint, normalized
 from tests.tasks.files import GSM8K, made_up, write
 
 
@@ -24,7 +24,7 @@ from tests.tasks.files import GSM8K, made_up, write
     ],
 )
 def test_the_same_question(one: str, other: str) -> None:
-    assert normalised(one) == normalised(other) and fingerprint(one) == fingerprint(other)
+    assert normalized(one) == normalized(other) and fingerprint(one) == fingerprint(other)
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,13 @@ def test_the_manual_example(tmp_path: Path) -> None:
     ]
     assert [task.kind for task in tasks] == ["math"] * 3 + ["code"] * 3 + ["gym", "custom"]
     assert tasks[1].id.endswith("/train/quadratic-1") and tasks[1].difficulty == 0.1
-    assert tasks[7].licence == "CC0"
+    assert tasks[7].license == "CC0"
+
+
+def test_a_license_may_be_spelled_either_way(tmp_path: Path) -> None:
+    rows = [{"question": word, "grader": "math", "answer": "1", word: "MIT"} for word in ("license", "licence")]
+    (tmp_path / "own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert [task.license for task in load(f"jsonl:{tmp_path / 'own.jsonl'}", "train")] == ["MIT", "MIT"]
 
 
 def test_the_manual_python_runs(capsys: Any) -> None:
@@ -50,7 +56,7 @@ def test_the_manual_names_every_source_with_its_splits_and_licence() -> None:
     for source in SOURCES.values():
         (line,) = (line for line in MANUAL.splitlines() if line.startswith(f"| `{source.name}` | {source.kind} |"))
         repository = next(iter(source.hub.values()))[0].repository
-        assert ", ".join(source.splits) in line and repository in line and source.licence in line
+        assert ", ".join(source.splits) in line and repository in line and source.license in line
         fields = " ".join(line for line in MANUAL.splitlines() if line.startswith("| `") and f"`{source.name}`" in line)
         assert all(field in fields for field in source.fields)
 
@@ -67,11 +73,11 @@ def test_rows_of_other_splits_are_left_out(tmp_path: Path) -> None:
     ("row", "message"),
     [
         ({"grader": "maths", "answer": "1"}, "grader 'maths' is not math, code, gym or module:function"),
-        ({"grader": "math", "answer": "1", "tolerence": 1}, "unknown field 'tolerence', did you mean tolerance?"),
+        ({"grader": "math", "answer": "1", "tolerence": 1}, "unknown field 'tolerence': did you mean tolerance?"),
         ({"grader": "math"}, "no field answer"),
         ({"grader": "math", "answer": []}, "answer is empty"),
         ({"grader": "math", "answer": ["1", "2", "3"], "tolerance": [1, 2]}, "2 tolerances for 3 answers"),
-        ({"grader": "math", "answer": "1", "tolerance": -1}, "tolerance is not a number from 0 on"),
+        ({"grader": "math", "answer": "1", "tolerance": -1}, "tolerance is not a number >= 0"),
         ({"grader": "math", "answer": "1", "difficulty": 7}, "difficulty is not between 0"),
         ({"grader": "code", "tests": []}, "tests is empty"),
         ({"grader": "code", "tests": [{"input": "1"}]}, "a test is"),
@@ -79,6 +85,10 @@ def test_rows_of_other_splits_are_left_out(tmp_path: Path) -> None:
         ({"grader": "code", "tests": [{"assert": "assert f()"}]}, "entry_point is for tests that call"),
         ({"grader": "code", "tests": [{"assert": "x"}], "entry_point": "f()"}, "not a function or Class.method"),
         ({"grader": "gym", "generator": "gcd"}, "entry is not an object"),
+        (
+            {"grader": "gym", "generator": "coin_flip", "entry": {"question": "q", "metadata": {}}},
+            "coin_flip are not graded",
+        ),
         ({"grader": "os:system; x"}, "is not math, code, gym or module:function"),
     ],
 )

@@ -101,7 +101,7 @@ OWN_FIELDS = ["question", "grader", "answer", "tolerance", "unit", "tests", "ent
 @settings(max_examples=150, deadline=None)
 @given(
     st.sampled_from(["math", "code", "gym", "mine:grade"]),
-    st.dictionaries(st.sampled_from([*OWN_FIELDS, "id", "difficulty", "licence", "generator", "prompt"]), JSON_VALUES),
+    st.dictionaries(st.sampled_from([*OWN_FIELDS, "id", "difficulty", "license", "generator", "prompt"]), JSON_VALUES),
 )
 def test_any_json_in_an_own_row_is_a_task_or_a_problem(grader: str, row: dict[str, Any]) -> None:
     try:
@@ -134,7 +134,7 @@ def test_parquet_reads_as_json_lines_do(tmp_path: Path) -> None:
     assert problems == (f"{tmp_path / 'bad.parquet'}:1: description is empty",)
 
 
-def test_data_directory_with_shards_and_instalments(tmp_path: Path) -> None:
+def test_data_directory_with_shards_and_installments(tmp_path: Path) -> None:
     for shard in range(2):
         rows = [made_up("gsm8k", 10 * shard + number) for number in range(3)]
         (tmp_path / "gsm8k").mkdir(exist_ok=True)
@@ -166,7 +166,7 @@ def test_parquet_that_is_none(tmp_path: Path) -> None:
         ("gsm8", "train", "no source 'gsm8': did you mean gsm8k?"),
         ("gsm8k?fil=x", "train", "gsm8k has no setting 'fil': did you mean file?"),
         ("gsm8k?file", "train", "'file' is not key=value"),
-        ("gsm8k?file=nowhere.jsonl", "train", "there is no file nowhere.jsonl"),
+        ("gsm8k?file=nowhere.jsonl", "train", "no file nowhere.jsonl"),
         ("gsm8k", "dev", "gsm8k has no split 'dev': it has train, test"),
         ("livecodebench?part=v7", "test", "livecodebench has no part 'v7'"),
         (f"{GSM8K}&max_chars=many", "train", "max_chars=many is not a number"),

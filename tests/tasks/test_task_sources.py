@@ -11,7 +11,7 @@ import pytest
 
 from metaagentx.tasks import SOURCES, load
 from metaagentx.tasks.code_sources import PROGRAM_FORM, flat_statement
-from metaagentx.tasks.math_sources import last_boxed, split_answers
+from metaagentx.tasks.math_sources import final_box, split_answers
 from metaagentx.tasks.rows import RowError
 from metaagentx.types import AssertTest, CodeTests, FunctionTest, MathGold, StdinTest, Task
 from tests.tasks.files import CODECONTESTS, DATA, GSM8K, HUMANEVAL, MBPP, made_up, write
@@ -39,7 +39,7 @@ def test_gsm8k_real_rows() -> None:
     for task, row in zip(tasks, rows, strict=True):
         assert task.question == row["question"]
         assert task.grading == MathGold((row["answer"].rsplit("####", 1)[1].strip().replace(",", ""),))
-        assert (task.kind, task.split, task.licence) == ("math", "train", "MIT")
+        assert (task.kind, task.split, task.license) == ("math", "train", "MIT")
 
 
 def test_gsm8k_commas_in_thousands(tmp_path: Path) -> None:
@@ -67,8 +67,8 @@ def test_math_takes_the_last_box_and_the_level(tmp_path: Path) -> None:
         ("\\boxed{" * 5000, None),
     ],
 )
-def test_last_boxed(solution: str, answer: str | None) -> None:
-    assert last_boxed(solution) == answer
+def test_final_box(solution: str, answer: str | None) -> None:
+    assert final_box(solution) == answer
 
 
 @pytest.mark.parametrize(
@@ -294,5 +294,5 @@ def test_rows_that_cannot_be_graded_are_refused(source: str, fields: dict[str, A
 def test_every_source_takes_its_made_up_row() -> None:
     for source in SOURCES.values():
         draft = source.draft(made_up(source.name, 700))
-        assert draft.question and source.licence and source.splits
+        assert draft.question and source.license and source.splits
         assert set(source.fields) & set(made_up(source.name, 700))

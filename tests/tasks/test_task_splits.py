@@ -86,12 +86,12 @@ def test_a_file_named_for_another_split_is_refused(name: str, split: str, fits: 
         if fits:
             assert load(address, split)[0].split == split
         else:
-            with pytest.raises(TaskError, match="was asked for"):
+            with pytest.raises(TaskError, match="was requested"):
                 load(address, split)
 
 
 def test_a_mixture_takes_no_set_of_another_split() -> None:
-    with pytest.raises(TaskError, match="humaneval is of split test, and the mixture of train"):
+    with pytest.raises(TaskError, match="humaneval is of split test, but the mixture is of split train"):
         Mixture([(load(HUMANEVAL, "test"), 1)], seed=0)
 
 
@@ -106,5 +106,5 @@ def test_a_set_with_a_train_split_only_is_checked_too(tmp_path: Path) -> None:
     assert [t.question for t in load(f"polaris?file={write(tmp_path / 'p.jsonl', rows)}", "train")] == [
         made_up("polaris", 2)["problem"]
     ]
-    with pytest.raises(TaskError, match="was asked for"):
+    with pytest.raises(TaskError, match="was requested"):
         load(f"polaris?file={write(tmp_path / 'test.jsonl', rows)}", "train")

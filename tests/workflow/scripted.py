@@ -4,7 +4,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
-from metaagentx.workflow import Ask, PythonOutcome, Session
+from metaagentx.workflow import Ask, PythonOutcome, WorkflowSession
 
 
 class Scripted:
@@ -31,11 +31,11 @@ def run_here(ask: Ask) -> PythonOutcome:
     return PythonOutcome(done.stdout, done.stderr, done.returncode)
 
 
-def model_asks(session: Session, agent: str | None = None) -> list[Ask]:
+def model_asks(session: WorkflowSession, agent: str | None = None) -> list[Ask]:
     return [ask for ask in session.asks if ask.kind == "model" and agent in (None, ask.agent)]
 
 
-def prompts(session: Session, agent: str) -> list[str]:
+def prompts(session: WorkflowSession, agent: str) -> list[str]:
     """The last user message of each call of an agent."""
     return [ask.messages[-1]["content"] for ask in model_asks(session, agent)]
 

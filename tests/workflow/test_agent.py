@@ -179,7 +179,7 @@ def test_a_conversation_only_ever_grows(replies: list[str], max_turns: int) -> N
         assert len(later) == len(earlier) + 2
 
 
-def test_earlier_deliveries_are_labelled_and_their_reasoning_is_not_shown() -> None:
+def test_earlier_deliveries_are_labeled_and_their_reasoning_is_not_shown() -> None:
     messages = [Message("seven", "A", "long reasoning <delivery>seven</delivery>", 0), Message("eight", "B")]
     context = Context("q?", [*messages, Message("nine", "A")], request="Decide.")
     assert (

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import metaagentx.workflow
-from metaagentx.provenance import find_fed
+from metaagentx.provenance import final_answer, find_fed
 from metaagentx.types import Call, Role
 from metaagentx.workflow import Ask, use
 from tests.workflow.conftest import RunScript
@@ -45,4 +45,4 @@ def test_no_right_answer_to_a_published_task_is_a_false_alarm(path: Path, run_sc
         with use(_Answers(reply)) as session:
             run_script(path.read_text(), question)
         calls = [Call(Role.EXECUTOR, ask.agent, ask.messages, reply) for ask in session.asks if ask.kind == "model"]
-        assert find_fed(question, calls, [], len(calls) - 1) is None, (question, answer)
+        assert find_fed(question, calls, [], final_answer(calls, len(calls) - 1)) is None, (question, answer)

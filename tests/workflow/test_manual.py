@@ -5,7 +5,7 @@ import metaagentx.workflow
 from metaagentx.workflow.manual import EXAMPLES, language_manual, language_page
 from metaagentx.workflow.protocol import INSTRUCTION
 from metaagentx.workflow.reply import LABELS
-from metaagentx.workflow.structure import CONSTRUCTORS
+from metaagentx.workflow.validate import CONSTRUCTORS
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "language.md"
 

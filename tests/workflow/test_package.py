@@ -33,7 +33,7 @@ print(json.dumps([session.answer, sorted(sys.modules)]))
     done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
     answer, modules = json.loads(done.stdout)
     assert answer == {"kind": "text", "value": "5", "call": 0}
-    heavy = {"validate", "structure", "reply", "manual", "literals"}
+    heavy = {"validate", "reply", "manual"}
     assert not heavy & {name.removeprefix("workflow.") for name in modules if name.startswith("workflow.")}
     assert not {"asyncio", "threading", "socket", "metaagentx"} & set(modules)
 

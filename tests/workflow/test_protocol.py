@@ -9,6 +9,7 @@ from metaagentx.workflow import protocol
 from metaagentx.workflow.protocol import (
     INSTRUCTION,
     Answer,
+    critic_decision,
     deliveries,
     delivery,
     last_boxed,
@@ -16,7 +17,6 @@ from metaagentx.workflow.protocol import (
     parse_answer,
     pending_tool_uses,
     reply_answer,
-    verdict,
     visible,
     well_formed_delivery,
 )
@@ -197,13 +197,13 @@ def test_unreadable_calls_say_what_is_wrong(inner: str) -> None:
         ("Fine.", None),
     ],
 )
-def test_verdict(text: str, decision: bool | None) -> None:
-    assert verdict(text) is decision
+def test_critic_decision(text: str, decision: bool | None) -> None:
+    assert critic_decision(text) is decision
 
 
 def test_defect_10_incorrect_is_not_correct() -> None:
     for text in ("INCORRECT", "incorrect.", "**INCORRECT**", "Verdict: INCORRECT", "not correct", "isn't correct"):
-        assert verdict(text) is False
+        assert critic_decision(text) is False
 
 
 FRAGMENTS = [
@@ -213,7 +213,7 @@ FRAGMENTS = [
 ]  # fmt: skip
 READERS: list[Callable[[str], object]] = [
     visible, deliveries, delivery, well_formed_delivery, last_boxed, last_solution, parse_answer, reply_answer,
-    pending_tool_uses, verdict, protocol.fenced_blocks,
+    pending_tool_uses, critic_decision, protocol.fenced_blocks,
 ]  # fmt: skip
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metaagentx.workflow.reply import LABELS, parse_reply
+from metaagentx.workflow.reply import parse_reply
 
 SCRIPT = "from workflow import Workflow\nw = Workflow()\nw.run(question)"
 REPLY = f"""Problem Type: counting
@@ -19,19 +19,10 @@ flow: solvers, then vote
 </code>"""
 
 
-def test_labels_and_script_are_read() -> None:
+def test_the_script_after_the_remarks_is_read() -> None:
     reply = parse_reply(REPLY)
     assert reply.script == SCRIPT
     assert reply.problem is None
-    assert reply.labels == {
-        "Problem Type": "counting",
-        "Analysis": "small,\nbut easy to get wrong",
-        "Workflow Pattern": "ensemble",
-        "Reason": "second opinions",
-        "Agent Design": "three solvers",
-        "Flow": "solvers, then vote",
-    }
-    assert tuple(reply.labels) == LABELS
 
 
 @pytest.mark.parametrize(
@@ -75,14 +66,6 @@ def test_a_reply_without_a_script_says_why(text: str, problem: str) -> None:
     assert reply.script is None
     assert reply.problem is not None
     assert problem in reply.problem
-
-
-def test_labels_are_kept_when_the_script_was_cut_off() -> None:
-    assert parse_reply("Reason: why\n<code>\nx").labels == {"Reason": "why"}
-
-
-def test_labels_inside_the_script_are_not_read() -> None:
-    assert parse_reply("Flow: a\n<code>\nReason: 3\n</code>").labels == {"Flow": "a"}
 
 
 FRAGMENTS = [

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metaagentx.workflow import (
+from metaagentx.workflow import (  # fmt: skip
     AgentNode,
     Ask,
     Context,
@@ -21,9 +21,9 @@ from metaagentx.workflow import (
     WorkflowNode,
     ask,
     use,
-)  # fmt: skip
+)
 from metaagentx.workflow.protocol import JSON
-from metaagentx.workflow.runtime import Transport, ask_model, drive, gather, run_python
+from metaagentx.workflow.runtime import Transport, ask_model, gather, run_python, run_to_end
 from tests.workflow.scripted import Scripted, boxed, model_asks
 
 
@@ -159,7 +159,7 @@ def test_one_failing_branch_fails_the_gather_after_all_have_ended() -> None:
         return await gather([branch(name) for name in "ABC"])
 
     with use(lambda ask: "x"), pytest.raises(ValueError, match="B fails"):
-        drive(together())
+        run_to_end(together())
     assert ended == ["A", "B", "C"]
 
 
@@ -196,7 +196,7 @@ def test_a_function_answers_python_asks_with_an_outcome_or_just_what_is_printed(
         return await gather([run_python("a"), run_python("b", stdin="in", timeout=1.0)])
 
     with use(lambda ask: "printed" if ask.code == "a" else PythonOutcome("o", "e", 3, True)) as session:
-        assert drive(both()) == [PythonOutcome("printed"), PythonOutcome("o", "e", 3, True)]
+        assert run_to_end(both()) == [PythonOutcome("printed"), PythonOutcome("o", "e", 3, True)]
     assert session.asks[1].body() == {"kind": "python", "code": "b", "stdin": "in", "timeout": 1.0}
 
 
@@ -229,7 +229,7 @@ def test_any_tree_of_branches_gives_its_results_in_order(tree: int | Tree, turns
 
     transport = Recorder(lambda body: body["agent"], pick=Random(seed).choice)
     with use(transport):
-        assert drive(visit(tree)) == [f"{leaf}.{turns - 1}" for leaf in leaves(tree)]
+        assert run_to_end(visit(tree)) == [f"{leaf}.{turns - 1}" for leaf in leaves(tree)]
     first_wave = len(leaves(tree))
     assert transport.events[:first_wave] == ["send"] * first_wave
     assert not transport.pending

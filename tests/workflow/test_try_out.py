@@ -94,14 +94,22 @@ def test_what_cannot_run_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixtu
     script.write_text("import socket\n")
     for words, said in (
         ([str(tmp_path / "nowhere.py")], "nowhere.py cannot be read as a script: "),
-        ([str(script)], "script.py is no valid script: line 1, "),
+        ([str(script)], "script.py is not a valid script: line 1, "),
         ([JUDGE, "--model", "m"], "a server needs both --base-url and --model"),
-        ([JUDGE, "--model", "m", "--base-url", "file:///x"], "--base-url file:///x is no address"),
+        ([JUDGE, "--model", "m", "--base-url", "file:///x"], "--base-url: invalid value file:///x, expected http"),
         ([JUDGE, "--model", "m", "--base-url", "http://x", "--reply", "a"], "from --reply or from a server"),
     ):
         assert main([*words, "--question", "?"]) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert line.startswith("python -m metaagentx.workflow: ") and said in line
+    agents = "[AgentNode(str(n), 'Solve.') for n in range(17)]"
+    script.write_text(
+        "from workflow import AgentNode, Workflow\nfrom workflow.nodes import EnsembleNode\n"
+        f"workflow = Workflow('w')\nworkflow.add_node(EnsembleNode('v', {agents}))\n"
+        "print(workflow.run(question).content)\n"
+    )
+    assert main([str(script), "--question", "?"]) == 2
+    assert capsys.readouterr().err.splitlines()[-1].startswith("python -m metaagentx.workflow: 17 agents are too many")
 
 
 def test_a_script_that_fails_or_gives_no_answer_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

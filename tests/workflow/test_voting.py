@@ -4,8 +4,8 @@ from hypothesis import strategies as st
 
 from metaagentx.workflow import EnsembleNode, Message, use
 from metaagentx.workflow.agent import AgentNode
-from metaagentx.workflow.runtime import drive
-from metaagentx.workflow.voting import group_by_answer, normalise
+from metaagentx.workflow.runtime import run_to_end
+from metaagentx.workflow.voting import group_by_answer, normalize
 from tests.workflow.scripted import Scripted, boxed, program, run_here
 
 
@@ -20,26 +20,26 @@ from tests.workflow.scripted import Scripted, boxed, program, run_here
     ],
 )
 def test_one_value_written_in_several_ways(ways: list[str]) -> None:
-    assert len({normalise(way) for way in ways}) == 1
+    assert len({normalize(way) for way in ways}) == 1
 
 
 @pytest.mark.parametrize(
     ("one", "other"), [("5", "-5"), ("1,2", "12"), ("(1,2)", "(2,1)"), ("5", "5.01"), ("1/0", "0"), ("x", "y")]
 )
 def test_different_values_stay_different(one: str, other: str) -> None:
-    assert normalise(one) != normalise(other)
+    assert normalize(one) != normalize(other)
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.text(max_size=30) | st.from_regex(r"[-+.,/0-9\\frac{}x= ]{0,200}", fullmatch=True))
 def test_normalise_takes_any_text(value: str) -> None:
-    assert isinstance(normalise(value), str)
+    assert isinstance(normalize(value), str)
 
 
 def group(question: str, *texts: str) -> list[list[int]]:
     messages = [Message.from_reply(f"A{i}", text, i) for i, text in enumerate(texts)]
     with use(Scripted({})):
-        return drive(group_by_answer(question, messages))
+        return run_to_end(group_by_answer(question, [message.answer for message in messages]))
 
 
 def test_a_missing_answer_does_not_vote() -> None:
@@ -95,7 +95,7 @@ def test_programs_that_read_input_are_run_on_the_examples() -> None:
     assert group(question, program(one), program(three), program(two)) == [[0, 2], [1]]
     messages = [Message.from_reply("A", program(p), 0) for p in (one, two)]
     with use(run_here) as session:
-        drive(group_by_answer(question, messages))
+        run_to_end(group_by_answer(question, [message.answer for message in messages]))
     assert {ask.stdin for ask in session.asks} == {"3 4\n"}
 
 
@@ -109,7 +109,7 @@ def test_an_endless_program_is_a_failing_one() -> None:
     endless = "def double(x):\n    while True: pass"
     with use(lambda ask: run_here(type(ask)("python", code=ask.code, stdin=ask.stdin, timeout=0.5))):
         messages = [Message.from_reply("A", program(p), 0) for p in (endless, SHORT)]
-        assert drive(group_by_answer(">>> double(1)", messages)) == [[1]]
+        assert run_to_end(group_by_answer(">>> double(1)", [message.answer for message in messages])) == [[1]]
 
 
 def test_where_no_program_works_the_syntax_decides() -> None:

@@ -1,1 +1,1 @@
-"""The only importers of torch and of clients for other engines. Each module is one way to have a Policy."""
+"""The only importers of torch and of HTTP clients. Each module implements `Policy` or `ChatModel`."""

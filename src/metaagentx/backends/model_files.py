@@ -1,35 +1,49 @@
-"""Whether a directory holds a model, by names, sizes and headers of its files. Without torch: it takes milliseconds.
+"""Checks that a directory holds a model, by names, sizes and headers of its files. Without torch: takes milliseconds.
 
-What only loading can tell (an unknown architecture, weights that do not fit) is found when the model is loaded.
+Problems that only loading can find (an unknown architecture, weights that do not fit) are left to `load_model`.
 """
 
 import json
 import shlex
 import struct
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from ..errors import MetaAgentXError, path_problem
 
-_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.*", "*vocab*", "spiece.model", "*.tiktoken", "*.model")
+_VOCABULARIES = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "vocab.json",
+    "vocab.txt",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "tekken.json",
+)
+"""The files that transformers makes a tokenizer from; it writes the first one itself."""
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
-_LONGEST_HEADER = 100_000_000
+_MAX_HEADER_BYTES = 100_000_000
 
 
 def check_model(path: Path, gguf_file: str | None = None, origin: str = "") -> None:
-    """Refuse a directory that is no model. `origin` says where a relative path to it was written."""
-    try:
+    """Raise for a directory that is not a model. `origin` says where a relative path to it was written."""
+    with _translate_read_errors(path):
         _check(path, gguf_file, origin)
-    except OSError as error:
-        raise MetaAgentXError(path_problem(error, "read") or f"{path} cannot be read: {error}") from error
 
 
 def check_adapter(path: Path) -> None:
-    """The same for a LoRA."""
-    try:
+    """Raise for a directory that is not a LoRA."""
+    with _translate_read_errors(path):
         for name in ("adapter_config.json", "adapter_model.safetensors"):
             _check_readable(path / name)
         _check_safetensors(path / "adapter_model.safetensors")
+
+
+@contextmanager
+def _translate_read_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise MetaAgentXError(path_problem(error, "read") or f"{path} cannot be read: {error}") from error
 
@@ -38,49 +52,56 @@ def _check(path: Path, gguf_file: str | None, origin: str) -> None:
     try:
         names = {file.name for file in path.iterdir()}
     except FileNotFoundError:
-        raise MetaAgentXError(_missing(path, origin)) from None
+        if path.is_symlink():
+            raise MetaAgentXError(f"no model at {path}{origin}: it is a dangling symbolic link") from None
+        if path.parts[-2:] == ("quickstart", "student"):  # of the recipe `tiny`: a random model would learn nothing
+            raise MetaAgentXError(
+                f"no model at {path}{origin}: run `metaagentx quickstart` first, which creates it, "
+                "or set model.path to a model after a cold start (docs/coldstart.md)"
+            ) from None
+        target = shlex.quote(str(path))
+        raise MetaAgentXError(
+            f"no model at {path}{origin}: create a small one with `metaagentx model new {target}`, or "
+            f"download one from the Hugging Face hub with `hf download NAME --local-dir {target}`"
+        ) from None
     except NotADirectoryError:
         raise MetaAgentXError(f"{path} is a file, and a model is a directory: name the directory{origin}") from None
     if gguf_file is not None:
         if gguf_file not in names and not (path / gguf_file).is_file():
-            raise MetaAgentXError(f"there is no file {gguf_file} in {path}: model.gguf_file names a file of it")
-        return _check_readable(path / gguf_file)
+            raise MetaAgentXError(f"no file {gguf_file} in {path}: model.gguf_file names a file in it")
+        _check_readable(path / gguf_file)
+        return
     if "config.json" not in names:
         raise MetaAgentXError(
-            f"{path} is not a model directory: it has no config.json (a GGUF file is named with gguf_file)"
+            f"{path} is not a model directory: it has no config.json (name a GGUF file with gguf_file)"
         )
     _read_object(path / "config.json")
-    tokenizers = [file for pattern in _TOKENIZERS for file in path.glob(pattern)]
-    if not tokenizers:
-        raise MetaAgentXError(f"{path} has no tokenizer: copy tokenizer.json from where the model came from")
-    weights = sorted(_weights(path))
+    tokenizer = _tokenizer_files(path, names)
+    weights = sorted(_weight_files(path))
     if not weights:
-        raise MetaAgentXError(f"{path} has no weights: copy model.safetensors from where the model came from")
-    for file in {*tokenizers, *weights}:
+        raise MetaAgentXError(f"{path} has no weights: copy model.safetensors from where the model comes from")
+    for file in {*tokenizer, *weights}:
         _check_readable(file)
     for file in weights:
         if file.suffix == ".safetensors":
             _check_safetensors(file)
-    return None
 
 
-def _missing(path: Path, origin: str) -> str:
-    if path.is_symlink():
-        return f"there is no model at {path}{origin}: it is a symbolic link that leads nowhere"
-    return f"there is no model at {path}{origin}: {how_to_get(path)}"
+def _tokenizer_files(path: Path, names: set[str]) -> list[Path]:
+    """Return the files of the tokenizer. Without them transformers fails with another message, or makes one up."""
+    vocabularies = [name for name in _VOCABULARIES if name in names]
+    missing = [] if vocabularies else [_VOCABULARIES[0]]
+    missing += [] if "tokenizer_config.json" in names else ["tokenizer_config.json"]
+    if missing:
+        raise MetaAgentXError(
+            f"the model directory {path} has no {' and no '.join(missing)}: copy the tokenizer's files from where the "
+            f"model comes from, for instance with `hf download NAME --local-dir {shlex.quote(str(path))}`"
+        )
+    return [path / name for name in (*vocabularies, "tokenizer_config.json")]
 
 
-def how_to_get(path: Path) -> str:
-    """Two commands that put a model into this directory."""
-    place = shlex.quote(str(path))
-    return (
-        f"`metaagentx model new {place}` makes a small one, `hf download NAME --local-dir {place}` fetches one from "
-        "the Hugging Face hub"
-    )
-
-
-def _weights(path: Path) -> Iterator[Path]:
-    """The files of the weights, with those that an index names and that may be missing."""
+def _weight_files(path: Path) -> Iterator[Path]:
+    """Yield the files of the weights. Raise for one that an index lists and that is missing."""
     yield from path.glob("*.safetensors")
     yield from path.glob("pytorch_model*.bin")
     for name in _INDEXES:
@@ -88,7 +109,7 @@ def _weights(path: Path) -> Iterator[Path]:
             shards = _read_object(path / name).get("weight_map")
             for shard in sorted(set(shards.values())) if isinstance(shards, dict) else ():
                 if not (path / str(shard)).is_file():
-                    raise MetaAgentXError(f"{path / str(shard)} is missing, and {name} names it: copy it there")
+                    raise MetaAgentXError(f"{path / str(shard)} is missing, but {name} lists it: copy it there")
 
 
 def _read_object(file: Path) -> dict[str, object]:
@@ -107,18 +128,18 @@ def _check_readable(file: Path) -> None:
 
 
 def _check_safetensors(file: Path) -> None:
-    """Its header says how long it is: a copy that was cut off is shorter."""
+    """Raise for a truncated file: its header says how long it is."""
     size = file.stat().st_size
     with file.open("rb") as stream:
         start = stream.read(8)
         length = struct.unpack("<Q", start)[0] if len(start) == 8 else size
-        header = stream.read(length) if length <= min(size, _LONGEST_HEADER) else b""
+        header = stream.read(length) if length <= min(size, _MAX_HEADER_BYTES) else b""
     try:
         tensors = json.loads(header)
         ends = [tensor["data_offsets"][1] for name, tensor in tensors.items() if name != "__metadata__"]
-        wanted = 8 + length + max(ends, default=0)
+        expected = 8 + length + max(ends, default=0)
     except (ValueError, RecursionError, AttributeError, KeyError, TypeError, IndexError):
-        wanted = -1
-    if wanted != size:
-        told = "its header cannot be read" if wanted < 0 else f"it has {size} bytes of {wanted}"
-        raise MetaAgentXError(f"{file} is truncated or not a safetensors file ({told}): copy it again")
+        expected = -1
+    if expected != size:
+        reason = "its header cannot be read" if expected < 0 else f"it has {size} bytes of {expected}"
+        raise MetaAgentXError(f"{file} is truncated or not a safetensors file ({reason}): copy it again")

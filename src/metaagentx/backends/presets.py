@@ -1,4 +1,4 @@
-"""The shapes of the small models that can be made new. Without torch, so that a wrong name is found at once."""
+"""The shapes of the small models that `new_model` creates. Without torch, so that a wrong name is found at once."""
 
 from dataclasses import dataclass
 
@@ -14,12 +14,12 @@ class Preset:
     heads: int
     key_heads: int
     hidden: int
-    """Width inside the MLP."""
+    """Intermediate size of the MLP."""
     vocabulary: int
     context: int = 4096
     theta: float = 10_000.0
-    """Base of the rotary positions. A small one tells neighbours apart with more of the dimensions: a model of two
-    layers then copies and reverses better (dev/LOG.md)."""
+    """Base of the rotary positions. A small one distinguishes adjacent positions with more of the dimensions: a model
+    of two layers then copies and reverses better (dev/LOG.md)."""
 
 
 PRESETS = {
@@ -33,6 +33,6 @@ PRESETS = {
 
 
 def check_preset(name: str) -> None:
-    """Refuse a name that is no preset's."""
+    """Raise for an unknown preset."""
     if name not in PRESETS:
-        raise MetaAgentXError(f"there is no preset {name}: choose one of {', '.join(PRESETS)}")
+        raise MetaAgentXError(f"unknown preset {name}: choose one of {', '.join(PRESETS)}")

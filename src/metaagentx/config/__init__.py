@@ -1,11 +1,12 @@
-"""A run is a file: a recipe in TOML, one section for each part of the system.
+"""A run is a file: a recipe in TOML with one section for each part of the system.
 
-`load_config` reads a recipe and applies overrides. What a recipe may not say is refused in one line that names the
-file, the key and the fix: unknown keys, wrong types, values out of range, and settings that contradict each other.
-`to_toml` writes a config down as a recipe again, `portable` with paths that survive a move of the run directory;
+`load_config` reads a recipe, applies overrides and validates the result. A recipe with an unknown key, a wrong type, a
+value out of range or settings that contradict each other raises an error of one line with the file, the key and the
+fix. `to_toml` writes a config as a recipe, `portable` makes its paths survive a move of the run directory, and
 `reference` lists all keys for the documentation.
 """
 
+from ..options import LossConfig, ModelConfig, OptimizerConfig
 from .describe import reference
 from .paths import portable
 from .recipe import Recipe, load_config, load_recipe
@@ -13,9 +14,6 @@ from .sections import (
     Config,
     CreditConfig,
     EvaluationConfig,
-    LossConfig,
-    ModelConfig,
-    OptimizerConfig,
     RewardConfig,
     RolloutConfig,
     RunConfig,

@@ -1,4 +1,4 @@
-"""The recipes that come with the package, by name."""
+"""The recipes that are part of the package, by name."""
 
 import difflib
 from pathlib import Path
@@ -9,27 +9,27 @@ BUNDLED = Path(__file__).parent.parent / "recipes"
 
 
 def bundled_recipes() -> dict[str, Path]:
-    """Every recipe of the package, by its name, in alphabetical order."""
+    """Return every recipe of the package by its name, in alphabetical order."""
     return {path.stem: path for path in sorted(BUNDLED.glob("*.toml"))}
 
 
 def is_bundled(path: Path) -> bool:
-    """Whether a recipe is one of the package's, reached by whatever path."""
+    """Return whether a path leads to a recipe of the package, also through links."""
     return path.resolve().parent == BUNDLED.resolve()
 
 
 def bundled_recipe(name: str) -> Path:
-    """The bundled recipe of this name."""
-    known = bundled_recipes()
-    if name not in known:
-        close = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else "`metaagentx recipes list` shows them"
-        raise MetaAgentXError(f"there is no bundled recipe {name!r}; {hint}")
-    return known[name]
+    """Return the path of the bundled recipe with this name."""
+    recipes = bundled_recipes()
+    if name not in recipes:
+        close = difflib.get_close_matches(name, recipes, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else "`metaagentx recipes list` lists them"
+        raise MetaAgentXError(f"unknown recipe {name!r}; {hint}")
+    return recipes[name]
 
 
 def find_recipe(text: str) -> Path:
-    """The recipe that a user names: a path to a file, or the name of a bundled recipe."""
+    """Return the path of a recipe that is given as a path or as the name of a bundled recipe."""
     path = Path(text)
     if path.is_file() or path.suffix or len(path.parts) != 1:
         return path

@@ -1,124 +1,120 @@
-"""What keys there are, in words: for the message that refuses a value, and for the reference in the documentation."""
+"""The keys of a recipe in words, from its JSON schema: error messages, and the reference in the documentation."""
 
 import difflib
-import re
-from collections.abc import Iterator, Sequence
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, TypeGuard, Union, get_args, get_origin, get_type_hints
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from pydantic_core import ErrorDetails
 
-from .sections import Config, Section
-from .toml import quote, write_key, write_value
+from .sections import Config
+from .toml import quote, show_value
 
-LONGEST_SHOWN = 60
-"""Characters of a wrong value that a message repeats."""
-LIKE_ENOUGH = 0.7
-"""How alike a key must be to be suggested for an unknown one."""
+RENAMED = {"loss.normalise": "loss.normalize"}
+"""Keys of earlier versions, and their names now."""
+MAX_SHOWN = 60
+"""Characters of an invalid value that a message repeats."""
+MIN_SIMILARITY = 0.7
+"""How similar a key must be to be suggested in place of an unknown one."""
+
+_TYPES = {"integer": "an integer", "number": "a number", "boolean": "true or false", "object": "a table of keys"}
+_BOUNDS = {"exclusiveMinimum": ">", "minimum": ">=", "exclusiveMaximum": "<", "maximum": "<="}
+Schema = Mapping[str, Any]
 
 
 def explain(problem: ErrorDetails) -> str:
-    """What is wrong with a key and what to write instead."""
+    """Return what is wrong with a key, and what is expected."""
     if problem["type"] == "value_error":
         return str(problem["ctx"]["error"])
     if problem["type"] == "extra_forbidden":
         return _explain_unknown(problem["loc"])
-    kind: Any = Config
-    parts: list[int | str] = []
+    root = Config.model_json_schema()
+    schema: Schema = root
+    key: list[str] = []
     for part in problem["loc"]:
-        kind = _bare(kind)
-        if get_origin(kind) is list:
-            kind = get_args(kind)[0]
-        elif _is_section(kind):
-            kind = _kinds(kind)[str(part)]
-        else:  # which member of a union it is about; the words for it name them all
+        if isinstance(part, int):
+            schema = schema["items"]
+        elif part in schema.get("properties", {}):
+            schema = schema["properties"][part]
+        else:  # not a key but a member of a union; the words for the union name all members
             break
-        parts.append(part)
-    key = write_key(parts)
+        schema = _resolve(schema, root)
+        key.append(str(part))
+    name, expected = ".".join(key), _expected(schema)
     if problem["type"] == "missing":
-        return f"{key} is missing: give it {_words(kind)}"
-    value = write_value(problem["input"])
-    shown = value if len(value) <= LONGEST_SHOWN else f"{value[:LONGEST_SHOWN]}..."
-    return f"{key} = {shown} is refused: it must be {_words(kind)}"
+        return f'missing key "{name}", expected {expected}'
+    value = show_value(problem["input"])
+    shown = value if len(value) <= MAX_SHOWN else f"{value[:MAX_SHOWN]}..."
+    return f"{name}: invalid value {shown}, expected {expected}"
 
 
 def _explain_unknown(parts: Sequence[int | str]) -> str:
-    key = write_key(parts)
-    section, _, leaf = re.sub(r"^stages\.\d+", "stages.N", key).rpartition(".")
+    key = ".".join(map(str, parts))
+    if key in RENAMED:
+        return f'unknown key "{key}"; it is now "{RENAMED[key]}"'
+    is_stage = parts[0] == "stages"
+    section, leaf = "stages.N" if is_stage else ".".join(map(str, parts[:-1])), str(parts[-1])
+    tables = _tables()
 
-    def likeness(name: str) -> float:
-        other_section, _, other_leaf = name.rpartition(".")
-        return difflib.SequenceMatcher(None, leaf, other_leaf).ratio() + 0.1 * (section == other_section)
+    def similarity(candidate: tuple[str, str]) -> float:
+        return difflib.SequenceMatcher(None, leaf, candidate[1]).ratio() + 0.1 * (section == candidate[0])
 
-    names = list(_names())
-    best = max(names, key=likeness)
-    if likeness(best) >= LIKE_ENOUGH:
-        number = parts[1] if section == "stages.N" else 0
-        return f"{key} is no key: did you mean {best.replace('stages.N', f'stages.{number}')}?"
-    siblings = [name.rpartition(".")[2] for name in names if name.rpartition(".")[0] == section]
-    owner = "a stage" if section == "stages.N" else section or "a recipe"
-    return f"{key} is no key: take it out; {owner} has {', '.join(siblings)}"
+    best = max(((table, name) for table, schema in tables.items() for name in schema["properties"]), key=similarity)
+    if similarity(best) >= MIN_SIMILARITY:
+        number = parts[1] if is_stage else 0
+        suggestion = ".".join(filter(None, best)).replace("stages.N", f"stages.{number}")
+        return f'unknown key {quote(key)}; did you mean "{suggestion}"?'
+    owner = "a stage" if is_stage else section or "a recipe"
+    return f"unknown key {quote(key)}; remove it: {owner} has {', '.join(tables[section]['properties'])}"
 
 
 def reference() -> str:
-    """All keys in Markdown: what each may be, what it is when a recipe does not say, and what it means."""
-    parts = [_table("The whole run", Config)]
-    parts += [_table(f"`[{name}]`" if name != "stages" else "`stages`", section) for name, section in _sections()]
-    return "\n".join(parts)
+    """Return all keys in Markdown, with their values, defaults and meanings."""
+    titles = {"": "The whole run", "stages.N": "`stages`"}
+    return "\n".join(_section(titles.get(name, f"`[{name}]`"), schema) for name, schema in _tables().items())
 
 
-def _table(title: str, section: type[Section]) -> str:
-    rows = [f"## {title}", "", str(section.__doc__), "", "| key | value | default | meaning |", "|---|---|---|---|"]
-    for name, kind in _kinds(section).items():
-        if _is_section(kind):
+def _section(title: str, schema: Schema) -> str:
+    rows = [f"## {title}", "", schema["description"], "", "| key | value | default | meaning |", "|---|---|---|---|"]
+    for name, field in schema["properties"].items():
+        if "$ref" in field:
             continue
-        field = section.model_fields[name]
-        default = field.get_default(call_default_factory=True)
-        shown = "required" if field.is_required() else "not set" if default is None else f"`{write_value(default)}`"
-        rows.append(f"| `{name}` | {_words(kind)} | {shown} | {field.description} |")
+        default = field.get("default")
+        required = name in schema.get("required", ())
+        shown = "required" if required else "not set" if default is None else f"`{show_value(default)}`"
+        rows.append(f"| `{name}` | {_expected(field)} | {shown} | {' '.join(field['description'].split())} |")
     return "\n".join([*rows, ""])
 
 
-def _names() -> Iterator[str]:
-    """All keys as overrides have them, sections too; N stands for the number of a stage."""
-    yield from _kinds(Config)
-    for name, section in _sections():
-        yield from (f"{'stages.N' if name == 'stages' else name}.{key}" for key in _kinds(section))
+def _tables() -> dict[str, Schema]:
+    """Return the schema of each table of a recipe: "" is the top level, "stages.N" a stage."""
+    root = Config.model_json_schema()
+    tables: dict[str, Schema] = {"": root}
+    for name, field in root["properties"].items():
+        if "$ref" in field:
+            tables[name] = _resolve(field, root)
+        elif "$ref" in field.get("items", {}):
+            tables[f"{name}.N"] = _resolve(field["items"], root)
+    return tables
 
 
-def _sections() -> Iterator[tuple[str, type[Section]]]:
-    for name, kind in _kinds(Config).items():
-        inner = get_args(_bare(kind))[0] if get_origin(_bare(kind)) is list else kind
-        if _is_section(inner):
-            yield name, inner
+def _resolve(schema: Schema, root: Schema) -> Schema:
+    return root["$defs"][schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
 
 
-def _kinds(section: type[Section]) -> dict[str, Any]:
-    """The annotations of a section's keys, with their words."""
-    hints = get_type_hints(section, include_extras=True)
-    return {name: hints[name] for name in section.model_fields}
-
-
-def _is_section(kind: object) -> TypeGuard[type[Section]]:
-    return isinstance(kind, type) and issubclass(kind, Section)
-
-
-def _bare(kind: Any) -> Any:
-    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
-
-
-def _words(kind: Any) -> str:
-    """What a value must be."""
-    origin, members = get_origin(kind), get_args(kind)
-    if origin is Annotated:
-        return str(members[-1])
-    if origin is Literal:
-        return _either([quote(member) for member in members])
-    if origin in (Union, UnionType):
-        return _either([_words(member) for member in members if member is not NoneType])
-    if origin is list:
-        return f"a list of {_words(members[0])}"
-    return "true or false" if kind is bool else "a section with keys of its own"
+def _expected(schema: Schema) -> str:
+    """Return in words what a value must be."""
+    if "anyOf" in schema:
+        return _either([_expected(option) for option in schema["anyOf"] if option.get("type") != "null"])
+    if "const" in schema or "enum" in schema:
+        return _either([show_value(value) for value in schema.get("enum") or [schema["const"]]])
+    kind = schema.get("type", "object")
+    if kind == "array":
+        items = "tables" if "$ref" in schema["items"] else _expected(schema["items"])
+        return f"{'a non-empty list' if 'minItems' in schema else 'a list'} of {items}"
+    if kind == "string":
+        return "a path" if schema.get("format") == "path" else "a non-empty string"
+    bounds = [f"{sign} {schema[bound]:_}" for bound, sign in _BOUNDS.items() if bound in schema]
+    return " ".join([_TYPES[kind], " and ".join(bounds)]).strip()
 
 
 def _either(words: Sequence[str]) -> str:

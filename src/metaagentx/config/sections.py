@@ -1,133 +1,106 @@
-"""One model for each section of a recipe, with every default in this one place, and what contradicts what."""
+"""The recipe: one model for each section, and `Config`, which puts them together and finds contradictions.
+
+The sections of the model, the loss and the optimizer are in `metaagentx.options`, where backends can import them.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
+from pydantic import Field, ValidationInfo, model_validator
 
-from ..policy import PAPER_LOSS, LossOptions
-from ..workflow.validate import MAX_CALLS
+from ..options import (
+    Batch,
+    Count,
+    LossConfig,
+    ModelConfig,
+    Natural,
+    NonNegative,
+    OptimizerConfig,
+    Positive,
+    Section,
+    Text,
+)
+from ..tasks import Mixture
+from ..types import Role
+from ..workflow.structure import MAX_CALLS
 
-# Each kind of value with its range, and the same in words for messages and for the reference.
-# Numbers have an upper bound too, far above any use: a typing error shall not end in a crash or in a run without end.
-Count = Annotated[int, Field(ge=1, le=10**9), "an integer from 1 to 1_000_000_000"]
-Natural = Annotated[int, Field(ge=0, le=10**9), "an integer from 0 to 1_000_000_000"]
-Batch = Annotated[int, Field(ge=1, le=10**5), "an integer from 1 to 100_000"]
-Seed = Annotated[int, Field(ge=0, le=2**63 - 1), "an integer from 0 to 9_223_372_036_854_775_807"]
-Threads = Annotated[int, Field(ge=0, le=1024), "an integer from 0 to 1024"]
-Rank = Annotated[int, Field(ge=0, le=65536), "an integer from 0 to 65_536"]
-Retries = Annotated[int, Field(ge=0, le=100), "an integer from 0 to 100"]
-Positive = Annotated[float, Field(gt=0), "a number above 0"]
-NonNegative = Annotated[float, Field(ge=0), "a number of at least 0"]
-Share = Annotated[float, Field(ge=0, lt=1), "a number from 0 to below 1"]
-Clip = Annotated[float, Field(gt=0, le=1), "a number above 0 and at most 1"]
-Text = Annotated[str, Field(min_length=1), "a text in quotes"]
-Folder = Annotated[Path, Field(strict=False), "a path in quotes"]
-# TOML has no null, and leaving this key out means its default: so false it is.
-DualClip = Annotated[
-    Annotated[float, Field(gt=1)] | None,
-    BeforeValidator(lambda value: None if value is False else value),
-    "a number above 1, or false for none",
-]
-
-
-class Section(BaseModel):
-    """What all sections have in common: they do not change, and know no other keys."""
-
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", use_attribute_docstrings=True, strict=True, allow_inf_nan=False
-    )
-
-
-class ModelConfig(Section):
-    """The language model, and how the two roles share it."""
-
-    path: Text
-    """Directory of a model in Hugging Face format, relative to the recipe, or `preset:tiny` for a new small model."""
-    gguf_file: Text | None = None
-    """The file in that directory, where the weights are in GGUF format."""
-    sharing: Literal["shared", "lora", "separate"] = "shared"
-    """Both roles on one set of weights, one LoRA each on one base, or one model each."""
-    lora_rank: Rank = 0
-    """0: full weights."""
-    device: Text | None = None
-    """As torch names it, such as `cuda:0`. Not set: the GPU if there is one, else the CPU."""
-    threads: Threads = 0
-    """CPU threads of the model; 0: as many as there are cores."""
-    max_batch: Batch = 128
-    """The most replies that are written at once."""
-    kv_budget_tokens: Count | None = None
-    """The most tokens kept in the KV cache. Not set: by the memory there is."""
-    deterministic: bool = False
-    """The same seed gives the same bits."""
-    compiled: bool | Literal["auto"] = "auto"
-    """Compile the decoding step (Qwen3 and Llama, LoRA or not). `auto`: once it pays; true: at once, or be refused."""
+Retries = Annotated[int, Field(ge=0, le=100)]
 
 
 class TasksConfig(Section):
-    """What is learnt from."""
+    """The training tasks."""
 
     train: Text
     """A mixture of sources, such as `0.5*gsm8k + 0.5*codecontests`."""
     held_out: Natural = 64
-    """Tasks kept back for evaluation and for choosing the checkpoint."""
+    """Number of tasks held out for evaluation and for choosing the best checkpoint."""
     per_step: Batch = 8
-    """Tasks in the batch of a step."""
-    data_dir: Folder | None = None
-    """Where files of published data sets are looked for, relative to the recipe. Not set: `data` in the working
+    """Tasks per training step."""
+    data_dir: Annotated[Path, Field(strict=False)] | None = None
+    """Directory with the files of published data sets, relative to the recipe. Not set: `data` in the working
     directory."""
 
 
 class RolloutConfig(Section):
-    """How the tree of a task is grown, and what it may use up."""
+    """How the tree of a task is sampled, and the limits of each execution."""
 
     designs: Batch = 4
-    """For each task."""
+    """Designs per task."""
     executions: Batch = 4
-    """For each design."""
+    """Executions per design."""
     temperature: Positive = 1.0
-    """Of both roles, in training and evaluation; the loss compares probabilities at this temperature."""
+    """Sampling temperature of both roles, in training and evaluation. The loss compares probabilities at this
+    temperature."""
     designer_tokens: Count = 2048
-    """The longest reply of the Designer."""
+    """Maximum length of a Designer reply."""
     executor_tokens: Count = 2048
-    """The longest reply of the Executor."""
+    """Maximum length of an Executor reply."""
     calls: Count = MAX_CALLS
-    """The most calls of an execution. A script that can need more in the worst case is refused before it runs."""
+    """Maximum number of model calls in an execution. A workflow that can need more is refused before its first call."""
     tokens: Count = 32768
-    """The most tokens that the model writes in an execution."""
+    """Maximum number of tokens that the model writes in an execution, checked after each reply."""
     execution_seconds: Positive = 600.0
-    """Wall-clock time of an execution, waiting and every retry included."""
+    """Wall-clock limit of an execution, including waiting and retries. A script that exceeds it is at fault, unless one
+    model call, or waiting for the CPU, took a quarter of it: then it is an infrastructure fault."""
     cpu_seconds: Positive = 10.0
-    """Processor time of a script together with the programs it runs."""
+    """CPU time limit of a script. The programs that it runs have the same limit together."""
     in_flight: Batch = 128
-    """Executions at once."""
+    """Maximum number of concurrent executions."""
     redraws: Retries = 0
-    """Dynamic sampling: tasks whose groups have no spread are replaced by others, at most so many times."""
+    """Dynamic sampling: how many times tasks whose groups have no spread are replaced by other tasks."""
     sample_seconds: Positive | None = None
-    """Deadline of one try of a call. Not set: `execution_seconds / (retries + 2)`, so that all tries fit."""
+    """Timeout of one attempt of a call. Not set: `execution_seconds / (retries + 2)`, so that all attempts fit."""
     retries: Retries = 2
-    """How often a call, a sandbox or a grade is tried again after an infra fault."""
+    """How many times a call, a sandbox run or a grade is retried after an infrastructure fault."""
 
     @property
-    def try_seconds(self) -> float:
-        """The deadline of one try of a call, whether it is set or not."""
+    def attempt_seconds(self) -> float:
+        """The timeout of one attempt of a call, whether or not the recipe sets it."""
         return self.sample_seconds or self.execution_seconds / (self.retries + 2)
+
+    @property
+    def evidence_seconds(self) -> float:
+        """How long one call, or waiting for the CPU, must take to make a late execution an infrastructure fault.
+
+        A script may not sleep or compute for longer, so that it cannot cause this evidence itself.
+        """
+        return self.execution_seconds / 4
 
 
 class RewardConfig(Section):
-    """How much each part of the reward counts."""
+    """Weights of the reward terms, and which answers are accepted."""
 
     outcome: NonNegative = 1.0
-    """What the task's own grader says."""
+    """Weight of the grader's score."""
     solution: NonNegative = 0.4
-    """The final answer can be read."""
+    """Weight of a final answer that can be parsed."""
     delivery: NonNegative = 0.4
-    """The share of messages between agents that carry one well-formed delivery."""
+    """Weight of the share of messages between agents that carry exactly one well-formed delivery."""
     cost_per_call: NonNegative = 0.0
-    """Taken off for each call of an execution."""
+    """Subtracted for each call of an execution."""
     cost_per_1000_tokens: NonNegative = 0.0
-    """Taken off for each 1000 tokens that the model writes in an execution."""
+    """Subtracted for each 1000 tokens that the model writes in an execution."""
     allow_hard_coded: bool = False
     """Accept an answer that no call of the Executor produced."""
     allow_fed: bool = False
@@ -135,108 +108,71 @@ class RewardConfig(Section):
 
 
 class CreditConfig(Section):
-    """Who is compared with whom."""
+    """How rewards become advantages. The defaults are the paper's."""
 
     executor_peers: Literal["task", "design"] = "task"
-    """An execution is compared with all of its task, or with those of its design."""
+    """Group of an execution: all executions of its task, or those of its design."""
     baseline: Literal["mean", "leave_one_out"] = "mean"
-    """The mean of the group, or of the others in it (RLOO)."""
+    """Mean of the group, or mean of the others in the group (RLOO)."""
     divide_by_std: bool = True
-    """Divide advantages by the spread of the group; false as in Dr.GRPO."""
-
-
-class LossConfig(Section):
-    """The policy loss; the defaults are the paper's."""
-
-    clip_low: Clip = PAPER_LOSS.clip_low
-    """How far the ratio may fall below 1."""
-    clip_high: Positive = PAPER_LOSS.clip_high
-    """How far the ratio may rise above 1. Larger than `clip_low`: clip-higher, as in DAPO."""
-    dual_clip: DualClip = PAPER_LOSS.dual_clip
-    """The most that a token with a negative advantage may weigh."""
-    normalise: Literal["token", "sequence", "constant"] = PAPER_LOSS.normalise
-    """Mean over all tokens, mean of sequence means, or a sum over a constant (Dr.GRPO)."""
-    constant: Positive = PAPER_LOSS.constant
-    """What sums are divided by with `normalise = "constant"`."""
-    sequence_ratio: bool = PAPER_LOSS.sequence_ratio
-    """One ratio for a whole sequence, the geometric mean of its tokens' (GSPO)."""
-    kl: NonNegative = PAPER_LOSS.kl
-    """Weight of the KL divergence to the model at `model.path`. Above 0 that model is kept in memory as well."""
-    truncate_ratio: Positive | None = PAPER_LOSS.truncate_ratio
-    """Truncated importance sampling: when another engine sampled, weigh tokens by min(ratio to it, this)."""
-
-    def options(self, temperature: float = 1.0) -> LossOptions:
-        """As a backend takes them, for data sampled at this temperature."""
-        return LossOptions(**self.model_dump(), temperature=temperature)
-
-
-class OptimizerConfig(Section):
-    """AdamW, and how the data of a step reach it. Learning rates stand in the stages."""
-
-    gradient_clip: Positive = 1.0
-    """The largest norm of a step's gradient."""
-    weight_decay: NonNegative = 0.0
-    """Decoupled, as AdamW has it."""
-    beta1: Share = 0.9
-    """Decay of the first moment."""
-    beta2: Share = 0.999
-    """Decay of the second moment."""
-    token_budget: Count = 8192
-    """The most tokens in a micro-batch. Halved for the rest of the run where memory runs out."""
-    updates_per_step: Batch = 1
-    """The data of a step are learnt from in so many optimizer steps."""
+    """Divide advantages by the standard deviation of the group; false as in Dr.GRPO."""
 
 
 class StageConfig(Section):
-    """Some steps in which the same roles learn. A role that is not named does not learn at all."""
+    """A number of steps in which the same roles are trained. A role without a learning rate is not trained at all."""
 
     steps: Count
-    """How long the stage is."""
+    """Length of the stage."""
     executor: Positive | None = None
     """Learning rate of the Executor."""
     designer: Positive | None = None
     """Learning rate of the Designer."""
     epochs: Batch = 1
-    """How often the data of a step are learnt from; the clipped ratio bounds how far that goes."""
+    """Passes over the data of a step; the clipped ratio bounds how far they move the policy."""
+
+    @property
+    def learning_rates(self) -> dict[Role, float]:
+        """The learning rate of each role that is trained."""
+        rates = {Role.EXECUTOR: self.executor, Role.DESIGNER: self.designer}
+        return {role: rate for role, rate in rates.items() if rate is not None}
 
 
 class EvaluationConfig(Section):
-    """Measuring on held-out tasks while training."""
+    """Evaluation on held-out tasks during training."""
 
     every: Natural = 0
-    """So many steps; 0: never."""
+    """Evaluate every N steps; 0 disables."""
     tasks: Count = 64
-    """How many of the held-out ones."""
+    """Number of held-out tasks to evaluate on."""
     samples: Batch = 1
-    """Executions of each task."""
+    """Samples per task: each is a new design, executed once."""
 
 
 class RunConfig(Section):
-    """What is written into the run directory, and who else is told."""
+    """What is written to the run directory, and which loggers get the metrics."""
 
     checkpoint_every: Count = 10
-    """So many steps."""
+    """Save a checkpoint every N steps."""
     keep_checkpoints: Count = 2
-    """The newest so many."""
+    """How many of the newest checkpoints to keep."""
     rollouts_every: Count = 1
-    """The trees of every so many steps are written."""
+    """Write the rollouts of every Nth step."""
     stop_after_failed_steps: Natural = 3
-    """Stop after so many steps in a row in which no design could run; 0 never stops."""
-    loggers: list[Literal["tensorboard", "wandb", "trackio", "mlflow"]] = Field(default_factory=list)
-    """Where metrics go besides the run directory."""
+    """Stop after N consecutive steps in which no design could run; 0 disables."""
+    loggers: list[Literal["tensorboard", "wandb", "trackio", "mlflow"]] = []  # noqa: RUF012 - pydantic copies it
+    """Where metrics are logged besides the run directory."""
 
 
 class Config(Section):
-    """What stands before the first section."""
+    """The keys before the first section."""
 
-    seed: Seed = 0
-    """Everything that is drawn depends on it."""
+    seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
+    """Seed of every random draw."""
     steps: Count
-    """Training steps in all."""
-    stages: Annotated[
-        list[StageConfig], Field(min_length=1), "a list of at least one stage: [{ steps = 30, executor = 5e-6 }]"
-    ]
-    """Who learns when; after the last one they begin over again."""
+    """Number of training steps."""
+    stages: Annotated[list[StageConfig], Field(min_length=1)]
+    """Which roles are trained when, such as `[{ steps = 30, executor = 5e-6 }, { steps = 30, designer = 5e-6 }]`. The
+    stages repeat until the last step."""
     model: ModelConfig
     tasks: TasksConfig
     rollout: RolloutConfig = RolloutConfig()
@@ -247,64 +183,63 @@ class Config(Section):
     evaluation: EvaluationConfig = EvaluationConfig()
     run: RunConfig = RunConfig()
 
+    def load_tasks(self) -> Mixture:
+        """Load the training tasks and those that are held out."""
+        return Mixture(self.tasks.train, self.seed, self.tasks.held_out, data_dir=self.tasks.data_dir)
+
     @model_validator(mode="after")
-    def _refuse_contradictions(self, info: ValidationInfo) -> Self:
-        trained = (info.context or {}).get("trained", True)
-        for contradiction in (*_contradictions(self), *(_lonely(self) if trained else ())):
+    def _check_contradictions(self, info: ValidationInfo) -> Self:
+        require_peers = (info.context or {}).get("require_peers", True)
+        for contradiction in (*_contradictions(self), *(_missing_peers(self) if require_peers else ())):
             raise ValueError(contradiction)
         return self
 
 
 def _contradictions(config: Config) -> Iterator[str]:
-    for number, stage in enumerate(config.stages):
-        if stage.executor is None and stage.designer is None:
-            yield f"stages.{number} names no role: give executor or designer a learning rate, such as 5e-6"
+    for index, stage in enumerate(config.stages):
+        if not stage.learning_rates:
+            yield f"stages.{index} trains no role: give executor or designer a learning rate, such as 5e-6"
     if config.model.sharing == "lora" and config.model.lora_rank == 0:
-        yield 'model.sharing = "lora" needs a LoRA: write model.lora_rank = 16, or model.sharing = "shared"'
+        yield 'model.sharing = "lora" needs a LoRA: set model.lora_rank = 16, or model.sharing = "shared"'
     if config.model.deterministic and config.model.compiled is True:
-        yield "model.compiled = true cannot promise the same bits: leave it out, or write model.deterministic = false"
+        yield "model.compiled = true is not deterministic: remove it, or set model.deterministic = false"
     held_out, evaluation = config.tasks.held_out, config.evaluation
     if evaluation.every and not held_out:
-        yield "evaluation.every needs held-out tasks: write tasks.held_out = 64, or evaluation.every = 0"
+        yield "evaluation.every needs held-out tasks: set tasks.held_out = 64, or evaluation.every = 0"
     elif evaluation.every and evaluation.tasks > held_out:
         yield (
-            f"evaluation.tasks = {evaluation.tasks} is more than are held out: "
-            f"write evaluation.tasks = {held_out}, or tasks.held_out = {evaluation.tasks}"
+            f"evaluation.tasks = {evaluation.tasks} is more than tasks.held_out = {held_out}: "
+            f"set evaluation.tasks = {held_out}, or tasks.held_out = {evaluation.tasks}"
         )
-    yield from _late(config.rollout)
-
-
-def _late(rollout: RolloutConfig) -> Iterator[str]:
-    """Limits that the deadline of an execution would cut off."""
-    shares, whole = rollout.retries + 2, rollout.execution_seconds
-    if (rollout.retries + 1) * rollout.try_seconds > whole:
+    rollout, limit = config.rollout, config.rollout.execution_seconds
+    shares, attempt = rollout.retries + 2, rollout.attempt_seconds
+    if (rollout.retries + 1) * attempt > limit:
         yield (
-            f"rollout.sample_seconds = {rollout.try_seconds:g} with {rollout.retries} retries does not fit into "
-            f"rollout.execution_seconds = {whole:g}: write rollout.sample_seconds = {whole / shares:g}, "
-            f"or rollout.execution_seconds = {rollout.try_seconds * shares:g}"
+            f"rollout.sample_seconds = {attempt:g} with {rollout.retries} retries does not fit into "
+            f"rollout.execution_seconds = {limit:g}: set rollout.sample_seconds = {limit / shares:g}, "
+            f"or rollout.execution_seconds = {attempt * shares:g}"
         )
-    if rollout.cpu_seconds > whole / 4:
+    if rollout.cpu_seconds > rollout.evidence_seconds:
         yield (
             f"rollout.cpu_seconds = {rollout.cpu_seconds:g} is more than a quarter of rollout.execution_seconds = "
-            f"{whole:g}, so scripts that compute would be late and not at fault: write rollout.cpu_seconds = "
-            f"{whole / 4:g}, or rollout.execution_seconds = {4 * rollout.cpu_seconds:g}"
+            f"{limit:g}, so a script that computes would be late without being at fault: set rollout.cpu_seconds = "
+            f"{rollout.evidence_seconds:g}, or rollout.execution_seconds = {4 * rollout.cpu_seconds:g}"
         )
 
 
-def _lonely(config: Config) -> Iterator[str]:
-    """Roles that are trained but have nobody to be compared with: their advantage would always be 0."""
+def _missing_peers(config: Config) -> Iterator[str]:
+    """Yield what is wrong with roles that are trained in groups of one: their advantage would always be 0."""
     designs, executions = config.rollout.designs, config.rollout.executions
+    trained = {role for stage in config.stages for role in stage.learning_rates}
     if designs == executions == 1:
-        yield "rollout.designs = 1 and rollout.executions = 1 leave nothing to compare: write 2 or more for one of them"
-    trains_executor = any(stage.executor is not None for stage in config.stages)
-    trains_designer = any(stage.designer is not None for stage in config.stages)
-    if trains_executor and config.credit.executor_peers == "design" and executions == 1:
+        yield "rollout.designs = 1 and rollout.executions = 1 leave nothing to compare: set one of them to 2 or more"
+    if Role.EXECUTOR in trained and config.credit.executor_peers == "design" and executions == 1:
         yield (
-            'credit.executor_peers = "design" with rollout.executions = 1 compares an execution with itself alone: '
-            'write rollout.executions = 2 or more, or credit.executor_peers = "task"'
+            'credit.executor_peers = "design" with rollout.executions = 1 compares each execution with itself: '
+            'set rollout.executions = 2 or more, or credit.executor_peers = "task"'
         )
-    if trains_designer and designs == 1:
+    if Role.DESIGNER in trained and designs == 1:
         yield (
-            "rollout.designs = 1 compares a design with itself alone: "
-            "write 2 or more, or take designer out of the stages"
+            "rollout.designs = 1 compares each design with itself: "
+            "set rollout.designs = 2 or more, or remove designer from the stages"
         )

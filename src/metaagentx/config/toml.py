@@ -1,58 +1,25 @@
-"""Configs and their values as TOML."""
+"""Configs and single values as TOML."""
 
 import json
-import re
-from collections.abc import Sequence
 from pathlib import Path
 
-from .sections import Config, Section
+from .sections import Config
 
 
 def to_toml(config: Config) -> str:
-    """The config as a recipe that says everything and loads to an equal config."""
-    before, sections = [], []
-    for name, value in config:
-        if isinstance(value, Section):
-            entries = [f"{key} = {write_value(entry)}" for key, entry in _entries(value).items()]
-            sections.append("\n".join([f"[{name}]", *entries]))
-        elif name == "stages":
-            before.append("stages = [\n" + "".join(f"    {write_value(stage)},\n" for stage in value) + "]")
-        else:
-            before.append(f"{name} = {write_value(value)}")
-    return "\n\n".join(["\n".join(before), *sections]) + "\n"
+    """Return the config as a recipe that sets every key and loads to an equal config."""
+    import tomli_w
+
+    return tomli_w.dumps(config.model_dump(mode="json", exclude_none=True))
 
 
-def write_value(value: object) -> str:
-    """A value on one line. Of a kind that no recipe has, a date for instance: something to show."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str | Path):
-        return quote(str(value))
-    if isinstance(value, list):
-        return f"[{', '.join(write_value(entry) for entry in value)}]"
-    if isinstance(value, Section):
-        return write_value(_entries(value))
-    if isinstance(value, dict):
-        inner = ", ".join(f"{write_key([key])} = {write_value(entry)}" for key, entry in value.items())
-        return f"{{ {inner} }}" if inner else "{}"
+def show_value(value: object) -> str:
+    """Return a value on one line, for messages and the reference."""
+    if isinstance(value, bool | str | Path | list | dict):
+        return quote(str(value)) if isinstance(value, str | Path) else json.dumps(value, default=str)
     return str(value)
 
 
 def quote(text: str) -> str:
-    """A basic string: JSON's escapes are TOML's, but for one character."""
+    """Return a TOML basic string. JSON's escapes are TOML's, except that TOML also escapes the delete character."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def write_key(parts: Sequence[int | str]) -> str:
-    """A dotted key, on one line whatever its parts are."""
-    return ".".join(part if re.fullmatch(r"[\w-]+", part) else quote(part) for part in map(str, parts))
-
-
-def _entries(section: Section) -> dict[str, object]:
-    """What is written of a section. TOML has no null: left out, or false where leaving out means something else."""
-    fields = type(section).model_fields
-    return {
-        name: False if value is None else value
-        for name, value in section
-        if value is not None or fields[name].default is not None
-    }

@@ -1,13 +1,13 @@
-"""Methods against one another: the same tasks, the same seeds, at equal budgets. docs/evaluation.md says more.
+"""Compares methods on the same tasks, with the same seeds, at equal budgets. docs/evaluation.md has the details.
 
-    methods = standard_methods(new=trained, old=before)          # or Methods of your own
-    found = await evaluate(methods, {"gsm8k": tasks}, resources, EvaluationOptions(samples=4), Path("evaluation"))
-    print(found.to_markdown())
+    methods = standard_methods(new=trained, old=before)          # or your own Methods
+    evaluation = await evaluate(methods, {"gsm8k": tasks}, resources, EvaluationOptions(samples=4), Path("evaluation"))
+    print(evaluation.to_markdown())
 
-A stopped evaluation goes on when it is called again with the same directory.
+A second call with the same directory resumes an evaluation that was stopped.
 """
 
-from .figures import Comparison, Row, pass_at
+from .figures import Comparison, MethodFigures, pass_at
 from .measure import EvaluationOptions, evaluate
 from .methods import Method, standard_methods
 from .outcomes import Outcome
@@ -18,8 +18,8 @@ __all__ = [
     "Evaluation",
     "EvaluationOptions",
     "Method",
+    "MethodFigures",
     "Outcome",
-    "Row",
     "evaluate",
     "pass_at",
     "standard_methods",

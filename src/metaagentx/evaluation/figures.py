@@ -1,37 +1,32 @@
-"""Numbers from outcomes: averages, pass@k, intervals and paired differences. Pure functions.
+"""Statistics of outcomes: averages, pass@k, confidence intervals and paired differences. Pure functions.
 
-A set of tasks is a stratum. Over several sets every figure is the mean over the sets, whatever their sizes, as
-published tables have it; resampling is done within each set.
+A set of tasks is a stratum. Over several strata every figure is the mean over the strata, whatever their sizes, as in
+published tables; resampling is done within each stratum.
 """
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import comb
 from statistics import fmean, quantiles
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from .outcomes import Outcome
 
 RESAMPLES = 2000
 Outcomes: TypeAlias = Sequence[Outcome]
-
-
-class Interval(NamedTuple):
-    """Where 95 % of resamples lie."""
-
-    low: float
-    high: float
+TaskOutcomes: TypeAlias = Mapping[str, Outcomes]
+"""The judged samples of each task, by its id."""
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """A method on one set, or over several."""
+class MethodFigures:
+    """The figures of a method on one set, or over several: a row of the tables."""
 
     method: str
     tasks: int
-    """Judged: a task that the machinery spoilt every sample of is not."""
+    """Tasks with at least one judged sample: samples with an infrastructure fault are not judged."""
     average: float
     """avg@k: the share of samples that solve their task, mean over tasks."""
     low: float
@@ -39,14 +34,14 @@ class Row:
     passes: dict[int, float]
     """pass@k: the chance that at least one of k samples solves a task."""
     tokens: float
-    """Written for a sample by both roles, as calls and seconds the mean over tasks."""
+    """Tokens of a sample, written by both roles; mean over tasks, as are calls and seconds."""
     calls: float
     seconds: float
     faults: float
-    """Share of samples that ended in a fault of the model's."""
+    """Share of samples with a fault of the model."""
     fault_kinds: dict[str, int]
     infra: int
-    """Samples that the machinery spoilt: in no other figure."""
+    """Samples with an infrastructure fault; they are in no other figure."""
     patterns: dict[str, float]
     """Shares of the designs' patterns; `none` where there was no valid design."""
 
@@ -66,24 +61,24 @@ class Comparison:
     ties: int
 
 
-def summarise(method: str, strata: Sequence[Outcomes]) -> Row:
-    """All figures of a method; each stratum has at least one outcome that was judged."""
+def summarize(method: str, strata: Sequence[Outcomes]) -> MethodFigures:
+    """Compute all figures of a method. Each stratum has at least one judged outcome."""
     judged = [by_task(stratum) for stratum in strata]
-    solved = [[_mean(samples, _solved) for samples in tasks.values()] for tasks in judged]
+    solved = [[fmean(map(_solved, samples)) for samples in tasks.values()] for tasks in judged]
     low, high = interval(solved)
     flat = [[outcome for samples in tasks.values() for outcome in samples] for tasks in judged]
     kinds = Counter(outcome.fault for stratum in flat for outcome in stratum if outcome.fault)
-    return Row(
+    return MethodFigures(
         method=method,
         tasks=sum(map(len, judged)),
-        average=fmean(map(fmean, solved)),
+        average=mean_over_tasks(judged, _solved),
         low=low,
         high=high,
         passes=_passes(judged),
-        tokens=_per_task(judged, lambda outcome: outcome.tokens),
-        calls=_per_task(judged, lambda outcome: outcome.calls),
-        seconds=_per_task(judged, lambda outcome: outcome.seconds),
-        faults=fmean(_mean(stratum, lambda outcome: bool(outcome.fault)) for stratum in flat),
+        tokens=mean_over_tasks(judged, lambda outcome: outcome.tokens),
+        calls=mean_over_tasks(judged, lambda outcome: outcome.calls),
+        seconds=mean_over_tasks(judged, lambda outcome: outcome.seconds),
+        faults=fmean(fmean(bool(outcome.fault) for outcome in stratum) for stratum in flat),
         fault_kinds=dict(sorted(kinds.items())),
         infra=sum(not outcome.judged for stratum in strata for outcome in stratum),
         patterns=_patterns(flat),
@@ -91,12 +86,12 @@ def summarise(method: str, strata: Sequence[Outcomes]) -> Row:
 
 
 def compare(names: tuple[str, str], strata: Sequence[tuple[Outcomes, Outcomes]]) -> Comparison:
-    """The first method's outcomes less the second's, task by task, where both have one."""
+    """Subtract the second method's solve rates from the first's, task by task, where both have one."""
     differences: list[list[float]] = []
     for ours, theirs in strata:
-        mine, other = by_task(ours), by_task(theirs)
-        common = [task for task in mine if task in other]
-        differences.append([_mean(mine[task], _solved) - _mean(other[task], _solved) for task in common])
+        first, second = by_task(ours), by_task(theirs)
+        common = [task for task in first if task in second]
+        differences.append([fmean(map(_solved, first[task])) - fmean(map(_solved, second[task])) for task in common])
     differences = [stratum for stratum in differences if stratum]
     flat = [value for stratum in differences for value in stratum]
     low, high = interval(differences)
@@ -112,30 +107,30 @@ def compare(names: tuple[str, str], strata: Sequence[tuple[Outcomes, Outcomes]])
     )
 
 
-def interval(strata: Sequence[Sequence[float]]) -> Interval:
-    """The 95 % bootstrap interval of the mean over strata of the mean over their values."""
+def interval(strata: Sequence[Sequence[float]]) -> tuple[float, float]:
+    """Return the bounds of the 95 % bootstrap interval of the mean over strata of the mean over their values."""
     if not strata:
-        return Interval(0.0, 0.0)
+        return 0.0, 0.0
     draw = random.Random(0).choices
     means = [
         sum(sum(draw(values, k=len(values))) / len(values) for values in strata) / len(strata) for _ in range(RESAMPLES)
     ]
     cuts = quantiles(means, n=40, method="inclusive")
-    return Interval(cuts[0], cuts[-1])
+    return cuts[0], cuts[-1]
 
 
 def pass_at(k: int, count: int, solved: int) -> float:
-    """The chance that of k samples, drawn from `count` of which some solved the task, at least one did."""
+    """Return the chance that at least one of k samples, drawn from `count` with `solved` right ones, is right."""
     return 1.0 - comb(count - solved, k) / comb(count, k)
 
 
 def mean_tokens(outcomes: Outcomes) -> float:
-    """Tokens written for a sample, mean over tasks."""
-    return _per_task([by_task(outcomes)], lambda outcome: outcome.tokens)
+    """Return the tokens of a sample, mean over tasks."""
+    return mean_over_tasks([by_task(outcomes)], lambda outcome: outcome.tokens)
 
 
 def by_task(outcomes: Outcomes) -> dict[str, list[Outcome]]:
-    """The samples of each task that were judged."""
+    """Group the judged outcomes by task."""
     tasks: defaultdict[str, list[Outcome]] = defaultdict(list)
     for outcome in outcomes:
         if outcome.judged:
@@ -143,13 +138,20 @@ def by_task(outcomes: Outcomes) -> dict[str, list[Outcome]]:
     return dict(tasks)
 
 
-def _passes(strata: Sequence[dict[str, list[Outcome]]]) -> dict[int, float]:
-    """For 1, 2, 4, ... and all samples. A task with fewer samples judged than k is left out of pass@k."""
+def mean_over_tasks(strata: Sequence[TaskOutcomes], value: Callable[[Outcome], float]) -> float:
+    """Return the mean over strata of the mean over tasks of the mean over samples."""
+    return fmean(fmean(fmean(map(value, samples)) for samples in tasks.values()) for tasks in strata)
+
+
+def _passes(strata: Sequence[TaskOutcomes]) -> dict[int, float]:
+    """Compute pass@k for 1, 2, 4, ... and all samples. A task with fewer than k judged samples is left out."""
     most = min(max(map(len, tasks.values())) for tasks in strata)
     sizes = sorted({2**power for power in range(most.bit_length())} | {most})
     return {
         k: fmean(
-            fmean(pass_at(k, len(own), sum(map(_solved, own))) for own in tasks.values() if len(own) >= k)
+            fmean(
+                pass_at(k, len(samples), sum(map(_solved, samples))) for samples in tasks.values() if len(samples) >= k
+            )
             for tasks in strata
         )
         for k in sizes
@@ -162,14 +164,6 @@ def _patterns(strata: Sequence[Outcomes]) -> dict[str, float]:
         for outcome in stratum:
             shares[outcome.pattern or "none"] += 1 / len(stratum) / len(strata)
     return dict(sorted(shares.items(), key=lambda item: (-item[1], item[0])))
-
-
-def _per_task(strata: Sequence[dict[str, list[Outcome]]], value: Callable[[Outcome], float]) -> float:
-    return fmean(fmean(_mean(samples, value) for samples in tasks.values()) for tasks in strata)
-
-
-def _mean(outcomes: Outcomes, value: Callable[[Outcome], float]) -> float:
-    return fmean(map(value, outcomes))
 
 
 def _solved(outcome: Outcome) -> int:

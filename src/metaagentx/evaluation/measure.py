@@ -1,50 +1,53 @@
-"""Every method on every task: the same tasks and the same seeds for all, one design for each sample, graded in full.
+"""Evaluates every method on every task: the same tasks and the same seeds for all, one design for each sample.
 
-What is drawn for a sample depends on the set, the task's place and the sample's number, never on the method or on the
-order of anything. Each outcome is written down when it is there.
+Each outcome is written as soon as it is known, so that an evaluation that was stopped can be resumed.
 """
 
-import asyncio
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
+from itertools import chain
 from math import ceil
 from pathlib import Path
 from typing import TypeAlias
 
-from ..calls import Speaker
+from ..atomic import exclusive_lock
 from ..errors import MetaAgentXError
-from ..progress import Counter
-from ..rollout import Resources, RolloutOptions
-from ..runs.files import held
+from ..progress import CountProgress
+from ..rollout.sampling import RoleSampler
+from ..rollout.tree import Resources, RolloutOptions
 from ..types import JSON, Task
-from ..workflow.validate import Limits, validate
-from .ballot import elect
+from ..workflow.validate import validate
+from . import held_out
 from .figures import mean_tokens
 from .methods import Method
-from .outcomes import Ledger, Outcome
-from .result import Evaluation
-from .sample import Place, Sampler
+from .outcomes import Outcome, OutcomeFile
+from .result import Evaluation, Summary
+from .sampling import Evaluator, SampleKey, SeedPath, check_judged
+from .self_consistency import majority_outcome
 
 TaskSets: TypeAlias = Mapping[str, Sequence[Task]]
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluationOptions:
-    """How it is measured."""
+    """How methods are measured."""
 
     samples: int = 1
-    """Of each task, by each method."""
+    """Samples of each task, by each method."""
     seed: int = 0
-    against: str = ""
-    """The method that all others are compared with; the first one by default."""
+    baseline: str = ""
+    """The method that all others are compared with; the first one by default. `against` in evaluation.json."""
     rollout: RolloutOptions = field(default_factory=RolloutOptions)
-    """Limits and retries. How many designs and executions it says does not matter here."""
+    """Limits and retries. Its numbers of designs and executions are not used."""
     at_once: int = 128
-    """Samples under way; executions are also bounded by `Resources.in_flight`."""
+    """Samples in progress at the same time; executions are also bounded by `Resources.in_flight`."""
     checkpoint: int | None = None
-    """The step of the checkpoint that is measured, and `split`, where the tasks are from: written down for readers."""
+    """The step of the measured checkpoint, written to evaluation.json for readers, as is `split`."""
     split: str = ""
+    held_out: Mapping[str, Sequence[int]] | None = None
+    """By set, the `seed_positions` of its tasks, if they are the held-out tasks of a run. They then have the seeds of
+    training, and overall figures are means over tasks: the solve rate is the one that training records."""
 
 
 async def evaluate(
@@ -54,172 +57,181 @@ async def evaluate(
     options: EvaluationOptions,
     directory: Path,
 ) -> Evaluation:
-    """Measure, and write evaluation.json and evaluation.md. Each method brings its own speakers.
+    """Measure all methods, and write evaluation.json and evaluation.md. Each method has its own samplers.
 
-    Called again with the same directory it goes on from where it was stopped.
+    A second call with the same directory resumes.
     """
     _check(methods, task_sets, options)
-    with held(directory):
-        work = _Work(methods, task_sets, resources, options, directory)
-        for method in sorted(methods, key=lambda method: bool(method.matches)):
+    names, baseline = tuple(method.name for method in methods), options.baseline or methods[0].name
+    with exclusive_lock(directory):
+        (directory / "outcomes").mkdir(exist_ok=True)
+        job = _Job(methods, task_sets, Evaluator(resources, options.rollout, options.at_once), options, directory)
+        for method in sorted(methods, key=lambda method: bool(method.token_budget_of)):
             for name in task_sets:
-                await work.measure(method, name)
-        found = Evaluation(
+                await job.run_method(method, name)
+        sets = {
+            name: Summary.of(names, baseline, {method: [job.outcomes[method, name]] for method in names})
+            for name in task_sets
+        }
+        strata = {method: [job.outcomes[method, name] for name in task_sets] for method in names}
+        if options.held_out is not None:
+            strata = {method: [list(chain(*parts))] for method, parts in strata.items()}
+        (overall,) = sets.values() if len(sets) == 1 else (Summary.of(names, baseline, strata),)
+        evaluation = Evaluation(
             samples=options.samples,
             seed=options.seed,
             checkpoint=options.checkpoint,
             split=options.split,
-            against=options.against or methods[0].name,
-            methods=tuple(method.name for method in methods),
-            sets=tuple(task_sets),
-            outcomes=work.outcomes,
-            votes=work.votes,
+            against=baseline,
+            methods=names,
+            votes=job.votes,
+            sets=sets,
+            overall=overall,
+            outcomes=job.outcomes,
         )
-        found.write(directory)
-    return found
+        evaluation.write(directory)
+    return evaluation
 
 
 def _check(methods: Sequence[Method], task_sets: TaskSets, options: EvaluationOptions) -> None:
     names = [method.name for method in methods]
-    plain = {method.name for method in methods if not method.matches}
-    limits = Limits(calls=options.rollout.limits.calls)
+    measured = {method.name for method in methods if not method.token_budget_of}
     if not names or len(set(names)) < len(names):
-        raise MetaAgentXError(f"an evaluation needs methods of different names, and not: {', '.join(names) or 'none'}")
+        raise MetaAgentXError(f"an evaluation needs methods with different names, got: {', '.join(names) or 'none'}")
     if options.samples < 1:
-        raise MetaAgentXError("an evaluation needs at least one sample of each task")
-    if options.against and options.against not in names:
-        raise MetaAgentXError(f"{options.against} is not among the methods: {', '.join(names)}")
+        raise MetaAgentXError(f"an evaluation needs at least one sample of each task, got {options.samples}")
+    if options.baseline and options.baseline not in names:
+        raise MetaAgentXError(f"{options.baseline} is not among the methods: {', '.join(names)}")
     for method in methods:
-        if method.matches and method.matches not in plain:
-            raise MetaAgentXError(f"{method.name} has the budget of {method.matches}: measure that as well")
-        for problem in validate(method.script, limits) if method.script is not None else ():
+        if method.token_budget_of and method.token_budget_of not in measured:
+            raise MetaAgentXError(f"{method.name} has the budget of {method.token_budget_of}: measure that as well")
+        for problem in validate(method.script) if method.script is not None else ():
             raise MetaAgentXError(f"the script of {method.name} cannot run: {problem}")
     for name, tasks in task_sets.items():
         if len({task.id for task in tasks}) < max(1, len(tasks)):
-            raise MetaAgentXError(f"{name} has {'two tasks of one id' if tasks else 'no tasks'}")
+            raise MetaAgentXError(f"{name} has {'two tasks with the same id' if tasks else 'no tasks'}")
     if not task_sets:
         raise MetaAgentXError("an evaluation needs tasks")
 
 
-class _Work:
-    """One evaluation under way."""
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """An evaluation in progress."""
 
-    def __init__(
-        self,
-        methods: Sequence[Method],
-        task_sets: TaskSets,
-        resources: Resources,
-        options: EvaluationOptions,
-        directory: Path,
-    ) -> None:
-        self.outcomes: dict[tuple[str, str], list[Outcome]] = {}
-        self.votes: dict[str, dict[str, int]] = {}
-        self._methods = methods
-        self._sets = task_sets
-        self._resources = resources
-        self._options = options
-        self._rollout = replace(options.rollout, full=True)
-        self._trouble = ""
-        self._directory = directory / "outcomes"
-        self._directory.mkdir(exist_ok=True)
+    methods: Sequence[Method]
+    sets: TaskSets
+    evaluator: Evaluator
+    options: EvaluationOptions
+    directory: Path
+    outcomes: dict[tuple[str, str], list[Outcome]] = field(default_factory=dict)
+    """By method and set."""
+    votes: dict[str, dict[str, int]] = field(default_factory=dict)
 
-    async def measure(self, method: Method, name: str) -> None:
-        """All samples of a method on a set."""
-        if method.matches:
-            found = await self._vote(method, name)
+    async def run_method(self, method: Method, name: str) -> None:
+        """Run a method on a set of tasks and store its outcomes."""
+        if method.token_budget_of:
+            self.outcomes[method.name, name] = await self._vote(method, name)
         else:
-            (found,) = await self._run(method, name, range(1))
-        self.outcomes[method.name, name] = found
+            (self.outcomes[method.name, name],) = await self._run(method, name, range(1))
 
     async def _vote(self, method: Method, name: str) -> list[Outcome]:
-        """As many answers as the budget allows, and one more where that is a little less than the budget."""
-        budget = mean_tokens(self.outcomes[method.matches, name])
-        rounds = [self._single(method, name) or (await self._run(method, name, range(1)))[0]]
-        one = mean_tokens(rounds[0])
-        rounds += await self._run(method, name, range(1, ceil(budget / one) if one else 1))
-        found = await self._elect(name, rounds)
-        while mean_tokens(found) < budget and any(outcome.tokens for outcome in rounds[-1]):
+        """Return the majority outcomes of as many rounds of votes as it takes to spend the token budget."""
+        budget = mean_tokens(self.outcomes[method.token_budget_of, name])
+        rounds = [self._reuse_single_agent(method, name) or (await self._run(method, name, range(1)))[0]]
+        tokens = mean_tokens(rounds[0])
+        rounds += await self._run(method, name, range(1, ceil(budget / tokens) if tokens else 1))
+        elected = await self._majority_outcomes(name, rounds)
+        while mean_tokens(elected) < budget and any(outcome.tokens for outcome in rounds[-1]):
             rounds += await self._run(method, name, range(len(rounds), len(rounds) + 1))
-            found = await self._elect(name, rounds)
+            elected = await self._majority_outcomes(name, rounds)
         self.votes.setdefault(method.name, {})[name] = len(rounds)
-        return found
+        return elected
 
-    def _single(self, method: Method, name: str) -> list[Outcome] | None:
-        """What the same agent answered where it is a method itself: by the same seeds, so that is the first vote."""
-        for other in self._methods:
-            same = (other.script, other.executor, other.weights) == (method.script, method.executor, method.weights)
-            if same and not other.matches:
+    def _reuse_single_agent(self, method: Method, name: str) -> list[Outcome] | None:
+        """Return the outcomes of the same script if it is a method itself: its seeds are those of the first votes."""
+        for other in self.methods:
+            same_models = (other.executor, other.weights_digest) == (method.executor, method.weights_digest)
+            if other.script == method.script and same_models and not other.token_budget_of:
                 return self.outcomes[other.name, name]
         return None
 
-    async def _elect(self, name: str, rounds: Sequence[Sequence[Outcome]]) -> list[Outcome]:
-        questions = {task.id: task.question for task in self._sets[name]}
-        return [await elect(questions[votes[0].task], votes) for votes in zip(*rounds, strict=True)]
+    async def _majority_outcomes(self, name: str, rounds: Sequence[Sequence[Outcome]]) -> list[Outcome]:
+        questions = {task.id: task.question for task in self.sets[name]}
+        return [await majority_outcome(questions[votes[0].task], votes) for votes in zip(*rounds, strict=True)]
 
     async def _run(self, method: Method, name: str, votes: range) -> list[list[Outcome]]:
-        """The outcomes of these votes, each a list over tasks and samples. Only what is not there yet is run."""
-        tasks, samples = self._sets[name], range(self._options.samples)
-        ledger = Ledger(self._directory, self._header(method, name))
+        """Return the outcomes of these votes, each a list over tasks and samples. Only missing samples are run."""
+        tasks, samples = self.sets[name], range(self.options.samples)
+        outcome_file = OutcomeFile(self.directory / "outcomes", self._header(method, name))
         missing = [
-            Place(place, sample, vote)
-            for place, task in enumerate(tasks)
+            SampleKey(index, sample, vote)
+            for index, task in enumerate(tasks)
             for sample in samples
             for vote in votes
-            if (task.id, sample, vote) not in ledger.outcomes
+            if (task.id, sample, vote) not in outcome_file.outcomes
         ]
-        await self._sample(method, name, missing, ledger)
-        found = [[ledger.outcomes[task.id, sample, vote] for task in tasks for sample in samples] for vote in votes]
-        if not all(any(outcome.judged for outcome in outcomes) for outcomes in found):
-            raise MetaAgentXError(f"{method.name} on {name}: nothing works any more: {self._trouble}")
-        return found
+        seeded = list(zip(tasks, self._seed_paths(name), strict=True))
+        solved = 0
+        with CountProgress(len(missing), f"{method.name} on {name}") as progress:
 
-    async def _sample(self, method: Method, name: str, places: Sequence[Place], ledger: Ledger) -> None:
-        # Without the directories of a file's path: the same tasks have the same seeds wherever they are.
-        plain = Path(name.removeprefix("jsonl:")).name
-        sampler = Sampler(self._resources, self._rollout, (self._options.seed, "evaluation", plain))
-        waiting, solved = iter(places), 0
-
-        async def work(progress: Counter) -> None:
-            nonlocal solved
-            for place in waiting:
-                outcome, fault = await sampler.take(method, self._sets[name][place.task], place)
-                ledger.add(outcome)
-                self._trouble = fault.message if fault is not None and fault.infra else self._trouble
+            def add(outcome: Outcome) -> None:
+                nonlocal solved
+                outcome_file.add(outcome)
                 solved += outcome.solved
                 progress.advance(solved=solved)
 
-        try:
-            with Counter(len(places), f"{method.name} on {name}") as progress:
-                async with asyncio.TaskGroup() as group:
-                    for _ in range(min(self._options.at_once, len(places))):
-                        group.create_task(work(progress))
-        except BaseExceptionGroup as errors:  # an error of ours ends the rest and is raised as it is
-            raise errors.exceptions[0] from None
+            first_infra_message = await self.evaluator.run(method, seeded, missing, add)
+        recorded = outcome_file.outcomes
+        rounds = [[recorded[task.id, sample, vote] for task in tasks for sample in samples] for vote in votes]
+        for outcomes in rounds:
+            if method.script is not None and all(outcome.fault == "invalid_script" for outcome in outcomes):
+                raise MetaAgentXError(
+                    f"the script of {method.name} has more agents or model calls than are allowed: "
+                    f"write fewer, or raise rollout.calls (now {self.options.rollout.rollout.calls})"
+                )
+            check_judged(f"{method.name} on {name}", outcomes, first_infra_message)
+        return rounds
+
+    def _seed_paths(self, name: str) -> list[SeedPath]:
+        if self.options.held_out is not None:
+            return [held_out.seed_path(position) for position in self.options.held_out[name]]
+        # Without the directories of a file's path: the same tasks have the same seeds wherever the file is.
+        plain = Path(name.removeprefix("jsonl:")).name
+        return [(self.options.seed, "evaluation", plain, index) for index in range(len(self.sets[name]))]
 
     def _header(self, method: Method, name: str) -> dict[str, JSON]:
-        """All that an outcome depends on, as far as it can be told."""
-        script = None if method.script is None else _digest(method.script)
-        tasks = [[task.id, task.question, repr(task.grading)] for task in self._sets[name]]
-        return {
+        """Return all that an outcome depends on, as far as it is known."""
+        options, rollout = self.options, self.options.rollout
+        tasks = [[task.id, task.question, repr(task.grading)] for task in self.sets[name]]
+        header: dict[str, JSON] = {
             "method": method.name,
             "set": name,
-            "samples": self._options.samples,
-            "seed": self._options.seed,
-            "weights": method.weights,
-            "script": script,
+            "samples": options.samples,
+            "seed": options.seed,
+            "weights": method.weights_digest,
+            "script": None if method.script is None else _digest(method.script),
             "tasks": _digest(repr(tasks)),
-            "designer": _asked(method.designer),
-            "executor": _asked(method.executor),
-            "limits": asdict(self._rollout.limits),
-            "allow_hard_coded": self._rollout.allow_hard_coded,
-            "manual": self._rollout.manual,
-            # Only where it is set: an evaluation that an earlier version began can be resumed.
-            **({"allow_fed": True} if self._rollout.allow_fed else {}),
+            "designer": _sampling(method.designer),
+            "executor": _sampling(method.executor),
+            "limits": {
+                "calls": rollout.rollout.calls,
+                "tokens": rollout.rollout.tokens,
+                "seconds": rollout.rollout.execution_seconds,
+                "cpu_seconds": rollout.rollout.cpu_seconds,
+            },
+            "allow_hard_coded": rollout.reward.allow_hard_coded,
+            "manual": rollout.manual,
         }
+        # Only where it is set, so that an evaluation that an earlier version began can be resumed.
+        if rollout.reward.allow_fed:
+            header["allow_fed"] = True
+        if options.held_out is not None:
+            header["held_out_seeds"] = _digest(repr(list(options.held_out[name])))
+        return header
 
 
-def _asked(speaker: Speaker | None) -> JSON:
-    return None if speaker is None else {"max_tokens": speaker.max_tokens, "temperature": speaker.temperature}
+def _sampling(sampler: RoleSampler | None) -> JSON:
+    return None if sampler is None else {"max_tokens": sampler.max_tokens, "temperature": sampler.temperature}
 
 
 def _digest(text: str) -> str:

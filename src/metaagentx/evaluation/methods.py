@@ -1,11 +1,12 @@
 """What is compared: a Designer or a fixed script, with an Executor."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
-from ..calls import Speaker
-from ..teacher import DESIGNS
+from ..rollout.sampling import RoleSampler
 from ..types import Role
+from .designs import FIXED_DESIGNS
 
 TRAINED = "metaagentx"
 COLD = "cold start"
@@ -18,7 +19,7 @@ GRID = {
     ("new", "old"): "new designs old executor",
     ("new", "new"): TRAINED,
 }
-"""Whose designs and whose executor: what each of the two has learnt."""
+"""Methods by whose designs and whose executor they use: together they show what each role has learned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,58 +27,80 @@ class Method:
     """A way to solve tasks."""
 
     name: str
-    executor: Speaker
-    designer: Speaker | None = None
-    """Writes a design for each sample; or else there is a script."""
+    executor: RoleSampler
+    designer: RoleSampler | None = None
+    """Writes a design for each sample. Without a designer there is a script."""
     script: str | None = None
     """The one design for all tasks."""
-    matches: str = ""
-    """The method whose tokens this one may spend: its script runs that often, and the answers are put to the vote."""
-    weights: str = ""
-    """What its models are. A directory with results of other ones is refused."""
+    token_budget_of: str = ""
+    """The method whose mean number of tokens this one spends: its script runs until it has, and the answers are put to
+    the vote."""
+    weights_digest: str = ""
+    """Identifies the weights of its models. A directory with results of other weights is rejected."""
 
     def __post_init__(self) -> None:
         if (self.designer is None) == (self.script is None):
             raise ValueError(f"{self.name}: a method has either a designer or a script")
-        if self.matches and self.script is None:
-            raise ValueError(f"{self.name}: what is put to the vote is a script's answers")
+        if self.token_budget_of and self.script is None:
+            raise ValueError(f"{self.name}: a method with a vote needs a script")
+
+
+class _Standard(NamedTuple):
+    """A standard method before any model is loaded: `new` is the trained model, `old` the one from before RL."""
+
+    name: str
+    executor: Literal["old", "new"]
+    designer: Literal["old", "new"] | None = None
+    script: str | None = None
+    token_budget_of: str = ""
 
 
 def standard_methods(
-    new: Mapping[Role, Speaker],
-    old: Mapping[Role, Speaker] | None = None,
-    scripts: Mapping[str, str] = DESIGNS,
-    weights: tuple[str, str] = ("", ""),
+    new: Mapping[Role, RoleSampler],
+    old: Mapping[Role, RoleSampler] | None = None,
+    scripts: Mapping[str, str] = FIXED_DESIGNS,
+    weights_digests: tuple[str, str] = ("", ""),
 ) -> list[Method]:
-    """The methods that a training is judged by. `old`: both roles before it; `weights`: what both are.
+    """Return the methods that a training run is judged by. The digests are those of the weights of
+    `new` and of `old`.
 
     The script named `single` is the single agent, whose answers self-consistency puts to the vote.
     """
-    speakers = {"new": new} if old is None else {"old": old, "new": new}
-    named = dict(zip(("new", "old"), weights, strict=True))
+    samplers = {"new": new} if old is None else {"new": new, "old": old}
+    digests = dict(zip(("new", "old"), weights_digests, strict=True))
+    return [
+        Method(
+            method.name,
+            samplers[method.executor][Role.EXECUTOR],
+            samplers[method.designer][Role.DESIGNER] if method.designer else None,
+            method.script,
+            method.token_budget_of,
+            ", ".join(digests[model] for model in (method.designer, method.executor) if model),
+        )
+        for method in _standard(scripts)
+        if old is not None or method.name not in OLD_NAMES
+    ]
+
+
+def standard_names(old: bool, scripts: Iterable[str]) -> list[str]:
+    """Return the names of the standard methods with these scripts; `old`: those of the model from before RL too."""
+    names = [method.name for method in _standard(dict.fromkeys(scripts, ""))]
+    return [name for name in names if old or name not in OLD_NAMES]
+
+
+def _standard(scripts: Mapping[str, str]) -> list[_Standard]:
     methods = [
-        Method(name, speakers[how][Role.EXECUTOR], designer=speakers[who][Role.DESIGNER],
-               weights=f"{named[who]}, {named[how]}")
-        for (who, how), name in reversed(GRID.items())
-        if who in speakers and how in speakers
-    ]  # fmt: skip
+        _Standard(GRID[designer, executor], executor, designer)
+        for designer in ("new", "old")
+        for executor in ("new", "old")
+    ]
     for name, script in scripts.items():
-        title = SINGLE if name == "single" else f"fixed: {name}"
-        methods.append(Method(title, new[Role.EXECUTOR], script=script, weights=named["new"]))
+        methods.append(_Standard(SINGLE if name == "single" else f"fixed: {name}", "new", script=script))
     if "single" in scripts:
-        single = scripts["single"]
-        methods.append(Method(VOTES, new[Role.EXECUTOR], script=single, matches=TRAINED, weights=named["new"]))
-        if old is not None:
-            methods.append(Method(OLD_SINGLE, old[Role.EXECUTOR], script=single, weights=named["old"]))
+        methods.append(_Standard(VOTES, "new", script=scripts["single"], token_budget_of=TRAINED))
+        methods.append(_Standard(OLD_SINGLE, "old", script=scripts["single"]))
     return methods
 
 
-def standard_names(old: bool, scripts: Sequence[str]) -> list[str]:
-    """The names of the standard methods, before any model is loaded."""
-    names = list(reversed(GRID.values())) if old else [TRAINED]
-    names += [SINGLE if name == "single" else f"fixed: {name}" for name in scripts]
-    return [*names, VOTES, *([OLD_SINGLE] if old else [])] if "single" in scripts else names
-
-
-OLD_NAMES = {name for (who, how), name in GRID.items() if "old" in (who, how)} | {OLD_SINGLE}
-"""Those that need the models from before the training."""
+OLD_NAMES = {method.name for method in _standard({"single": ""}) if "old" in (method.designer, method.executor)}
+"""The methods that need the model from before RL."""

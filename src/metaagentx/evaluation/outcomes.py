@@ -1,18 +1,22 @@
-"""What came of one sample, and the files that keep it: one for each method and set, one outcome a line."""
+"""Outcomes of samples, and the files that hold them: one file for each method and set, one outcome a line."""
 
 import hashlib
-import math
 import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, ClassVar
 
+from pydantic import ConfigDict, Field, NonNegativeInt
+
+from ..atomic import atomic_write, friendly_io_errors
 from ..errors import MetaAgentXError
-from ..runs.files import explained, write_whole
 from ..runs.records import json_line, read_lines
-from ..types import JSON
+from ..runs.serialize import Serializer
+from ..runs.trees import load_answer
+from ..types import JSON, FinalAnswer
 
 FORMAT = 1
 
@@ -21,29 +25,36 @@ FORMAT = 1
 class Outcome:
     """One sample of a task."""
 
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
     task: str
-    sample: int
-    vote: int
+    sample: NonNegativeInt
+    vote: NonNegativeInt
     """Which of the answers that are put to the vote; 0 where nothing is."""
     solved: bool
-    tokens: int
+    tokens: NonNegativeInt
     """Written by both roles."""
-    calls: int
-    seconds: float
+    calls: NonNegativeInt
+    seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     fault: str = ""
     """Its kind."""
     pattern: str = ""
-    answer: str = ""
+    answer: FinalAnswer | None = None
 
     @property
     def judged(self) -> bool:
-        """Whether it says something of the method: what the machinery spoilt does not."""
+        """Return whether the sample counts: one with an infrastructure fault says nothing about the method."""
         return self.fault != "infra"
 
 
-class Ledger:
-    """The outcomes of one method on one set of tasks. What the machinery spoilt is not written: the next time it is
-    tried again."""
+_SERIALIZER = Serializer(Outcome)
+
+
+class OutcomeFile:
+    """The file with the outcomes of one method on one set of tasks.
+
+    Samples with an infrastructure fault are not written, so the next evaluation in this directory repeats them.
+    """
 
     def __init__(self, directory: Path, header: Mapping[str, JSON]) -> None:
         header = {"format": FORMAT, **header}
@@ -52,16 +63,16 @@ class Ledger:
         if self._path.exists():
             self._read(header)
         else:
-            with self._explained():
-                write_whole(self._path, json_line(header))
+            with self._friendly_errors():
+                atomic_write(self._path, json_line(header))
 
     def add(self, outcome: Outcome) -> None:
-        """Keep an outcome. It is with the system at once, which a killed process does not undo."""
+        """Write an outcome. It is not buffered: a killed process loses none."""
         self.outcomes[outcome.task, outcome.sample, outcome.vote] = outcome
         if not outcome.judged:
             return
-        with self._explained(), self._path.open("ab", buffering=0) as file:
-            file.write(json_line(asdict(outcome)))
+        with self._friendly_errors(), self._path.open("ab", buffering=0) as file:
+            file.write(json_line(_SERIALIZER.dump(outcome)))
 
     def _read(self, header: Mapping[str, JSON]) -> None:
         whole = self._path.read_bytes().rfind(b"\n") + 1
@@ -75,30 +86,23 @@ class Ledger:
                 "that file"
             )
         for number, line in enumerate(lines, start=2):
-            if not _is_outcome(line):
+            try:
+                outcome = _SERIALIZER.load({**line, "answer": load_answer(line.get("answer"))})
+            except MetaAgentXError as error:
                 raise MetaAgentXError(
-                    f"{self._path}, line {number}: this is no outcome, so the file is damaged: remove the line, and "
-                    "the same command measures it again"
-                )
-            outcome = Outcome(**line)  # type: ignore[arg-type]
+                    f"{self._path}, line {number}: invalid outcome ({error}), so the file is damaged: remove the line, "
+                    "and the same command measures it again"
+                ) from error
             self.outcomes[outcome.task, outcome.sample, outcome.vote] = outcome
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
-        with explained(str(self._path), "what is finished is kept; when that is mended, the same command goes on"):
+    def _friendly_errors(self) -> Iterator[None]:
+        with friendly_io_errors(
+            str(self._path), "finished outcomes are saved; fix this, then run the same command again"
+        ):
             yield
 
 
-def _is_outcome(line: Mapping[str, JSON]) -> bool:
-    """Whether every field is there and is what it should be; a number is never a truth value."""
-    kinds: Mapping[str, type] = {field.name: field.type for field in fields(Outcome)}  # type: ignore[misc]
-    if set(line) != set(kinds):
-        return False
-    numbers = [line[name] for name, kind in kinds.items() if kind in (int, float)]
-    fitting = all(type(line[name]) in ((int, float) if kind is float else (kind,)) for name, kind in kinds.items())
-    return fitting and all(isinstance(number, int | float) and 0 <= number < math.inf for number in numbers)
-
-
 def _slug(name: str) -> str:
-    """A name that any file system takes, and no two names share."""
+    """Return a file name that every file system accepts and that is different for different names."""
     return f"{re.sub('[^A-Za-z0-9]+', '-', name)[:40].strip('-')}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"

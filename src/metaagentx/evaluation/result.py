@@ -1,202 +1,199 @@
-"""What an evaluation found, as JSON for programs and as Markdown for people."""
+"""The result of an evaluation: evaluation.json for programs, its tables for people (evaluation.md and the report)."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated, Literal, NamedTuple, Self
 
-from ..runs.files import explained, write_whole
+from pydantic import Field, TypeAdapter, ValidationError
+
+from ..atomic import atomic_write, friendly_io_errors
+from ..errors import MetaAgentXError
 from ..runs.records import json_line
 from ..types import JSON
-from .figures import Comparison, Row, compare, summarise
+from .figures import Comparison, MethodFigures, compare, summarize
 from .methods import GRID
 from .outcomes import Outcome
 
-FORMAT = 1
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A share with its 95 % interval."""
+
+    average: float
+    low: float
+    high: float
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The figures of one set, or of all."""
+    """The figures of one set of tasks, or of all."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[MethodFigures, ...]
+    grid: dict[str, dict[str, Estimate]] | None
+    """`grid["new designs"]["old executor"]`, where all four combinations were measured."""
     paired: tuple[Comparison, ...]
 
-    @property
-    def grid(self) -> dict[tuple[str, str], Row] | None:
-        """By whose designs and whose executor, where all four were measured."""
-        rows = {row.method: row for row in self.rows}
-        return {place: rows[name] for place, name in GRID.items()} if set(GRID.values()) <= set(rows) else None
+    @classmethod
+    def of(cls, methods: Sequence[str], baseline: str, strata: Mapping[str, Sequence[Sequence[Outcome]]]) -> Self:
+        """Summarize the outcomes of each method, given by stratum, and compare each method with the baseline."""
+        rows = {method: summarize(method, strata[method]) for method in methods}
+        grid: dict[str, dict[str, Estimate]] | None = None
+        if set(GRID.values()) <= set(rows):
+            grid = {f"{whose} designs": {} for whose in ("old", "new")}
+            for (designs, executor), method in GRID.items():
+                row = rows[method]
+                grid[f"{designs} designs"][f"{executor} executor"] = Estimate(row.average, row.low, row.high)
+        pairs = {method: list(zip(strata[method], strata[baseline], strict=True)) for method in methods}
+        paired = [compare((method, baseline), pairs[method]) for method in methods if method != baseline]
+        return cls(tuple(rows.values()), grid, tuple(paired))
 
 
-@dataclass(frozen=True)
+class Table(NamedTuple):
+    """A table of the result, for any kind of page."""
+
+    heading: str
+    """Of the section that begins with this table; otherwise empty."""
+    caption: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    """The first column holds names, the others numbers."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """Methods by sets of tasks."""
+    """Methods by sets of tasks: the content of evaluation.json. docs/evaluation.md describes the fields."""
 
+    format: Literal[1] = 1
     samples: int
     seed: int
-    checkpoint: int | None
-    """The step of the checkpoint that was measured, where it is one of a run."""
-    split: str
-    """Of the tasks, such as `test`, or `held-out`; empty where it is not known."""
+    checkpoint: int | None = None
+    """The step of the measured checkpoint, if it belongs to a run."""
+    split: str = ""
+    """The split of the tasks, such as `test`, or `held-out`; empty if it is not known."""
     against: str
     """The method that all others are compared with."""
     methods: tuple[str, ...]
-    sets: tuple[str, ...]
-    outcomes: Mapping[tuple[str, str], Sequence[Outcome]]
-    """By method and set; a vote's outcome is the elected one's."""
     votes: Mapping[str, Mapping[str, int]]
     """How many answers a method puts to the vote, by method and set."""
+    sets: Mapping[str, Summary]
+    overall: Summary
+    """Over all sets: the mean over sets; of held-out tasks, the mean over tasks."""
+    outcomes: Annotated[Mapping[tuple[str, str], Sequence[Outcome]], Field(exclude=True)] = field(default_factory=dict)
+    """By method and set, with the elected outcome of a vote. They are in outcomes/ and not in evaluation.json."""
 
-    @cached_property
-    def summaries(self) -> dict[str, Summary]:
-        """By set."""
-        return {name: self._summary([name]) for name in self.sets}
+    def __post_init__(self) -> None:
+        for summary in (*self.sets.values(), self.overall):
+            if [row.method for row in summary.rows if row.passes] != list(self.methods):
+                raise ValueError("every set needs a row with figures for each method")
+        if self.against not in self.methods:
+            raise ValueError(f"{self.against} is not among the methods")
 
-    @cached_property
-    def overall(self) -> Summary:
-        """Over all sets: the mean over sets, whatever their sizes."""
-        return self._summary(self.sets) if len(self.sets) > 1 else self.summaries[self.sets[0]]
-
-    def _summary(self, sets: Sequence[str]) -> Summary:
-        rows = [summarise(method, [self.outcomes[method, name] for name in sets]) for method in self.methods]
-        paired = [
-            compare(
-                (method, self.against),
-                [(self.outcomes[method, name], self.outcomes[self.against, name]) for name in sets],
-            )
-            for method in self.methods
-            if method != self.against
-        ]
-        return Summary(tuple(rows), tuple(paired))
+    @staticmethod
+    def read(path: Path) -> "Evaluation":
+        """Read an evaluation.json."""
+        try:
+            return _ADAPTER.validate_python(json.loads(path.read_bytes()))
+        except (OSError, ValueError, RecursionError) as error:
+            reason = str(error)
+            if isinstance(error, ValidationError):
+                first = error.errors()[0]
+                reason = f"{'.'.join(map(str, first['loc'])) or 'the file'}: {first['msg']}"
+        raise MetaAgentXError(f"{path} cannot be read ({reason}): run metaagentx eval again") from None
 
     def to_json(self) -> dict[str, JSON]:
-        """docs/evaluation.md describes it."""
-        return {
-            "format": FORMAT,
-            "samples": self.samples,
-            "seed": self.seed,
-            "checkpoint": self.checkpoint,
-            "split": self.split,
-            "against": self.against,
-            "methods": list(self.methods),
-            "votes": {method: dict(by_set) for method, by_set in self.votes.items()},
-            "sets": {name: _summary_json(summary) for name, summary in self.summaries.items()},
-            "overall": _summary_json(self.overall),
-        }
+        """Return the content of evaluation.json."""
+        content: dict[str, JSON] = _ADAPTER.dump_python(self, mode="json")
+        return content
 
     def to_markdown(self) -> str:
-        """Tables, all sets first."""
-        parts = ["# Evaluation", _about(self)]
-        if len(self.sets) > 1:
-            parts += _summary_markdown("All sets", self.overall, {}, self.samples)
-        if patterns := list(_patterns_markdown(self)):
-            parts += ["## Designs by set", *patterns]
-        for name, summary in self.summaries.items():
-            votes = {method: by_set[name] for method, by_set in self.votes.items()}
-            parts += _summary_markdown(name, summary, votes, self.samples)
+        """Return the content of evaluation.md."""
+        parts = ["# Evaluation", self.about]
+        for table in self.tables():
+            parts += [f"## {_cell(table.heading)}"] if table.heading else []
+            parts += [f"{_cell(table.caption)}:"] if table.caption else []
+            rule = ["---", *["---:"] * (len(table.head) - 1)]
+            lines = (table.head, rule, *table.rows)
+            parts.append("\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in lines))
         return "\n\n".join(parts) + "\n"
 
     def write(self, directory: Path) -> None:
-        """evaluation.json and evaluation.md."""
-        with explained(str(directory), "the outcomes are kept; when that is mended, the same command goes on"):
-            write_whole(directory / "evaluation.json", json_line(self.to_json()))
-            write_whole(directory / "evaluation.md", self.to_markdown().encode(errors="backslashreplace"))
+        """Write evaluation.json and evaluation.md."""
+        with friendly_io_errors(str(directory), "all outcomes are saved; fix this, then run the same command again"):
+            atomic_write(directory / "evaluation.json", json_line(self.to_json()))
+            atomic_write(directory / "evaluation.md", self.to_markdown().encode(errors="backslashreplace"))
+
+    @property
+    def about(self) -> str:
+        """Return what was measured, in a few sentences."""
+        samples = "1 sample" if self.samples == 1 else f"{self.samples} samples"
+        checkpoint = "" if self.checkpoint is None else f"Checkpoint of step {self.checkpoint}. "
+        tasks = f"task ({self.split})" if self.split else "task"
+        return (
+            f"{checkpoint}{samples} of each {tasks}, the same tasks and seeds for all methods (seed {self.seed}). "
+            "Solved: the share of samples that solve their task, with the 95 % bootstrap interval over tasks. Tokens "
+            "(of both roles), calls and seconds are per sample."
+        )
+
+    def tables(self) -> Iterator[Table]:
+        """Yield all tables: first over all sets, then the designs, then set by set."""
+        if len(self.sets) > 1:
+            yield from _summary_tables("All sets", self.overall, {}, self.samples)
+        yield from self._pattern_tables()
+        for name, summary in self.sets.items():
+            votes = {method: by_set[name] for method, by_set in self.votes.items() if name in by_set}
+            yield from _summary_tables(name, summary, votes, self.samples)
+
+    def _pattern_tables(self) -> Iterator[Table]:
+        """Yield the shares of workflow patterns by set, of each Designer once."""
+        seen: list[dict[str, dict[str, float]]] = []
+        for number, method in enumerate(self.methods):
+            shares = {name: summary.rows[number].patterns for name, summary in self.sets.items()}
+            patterns = list(self.overall.rows[number].patterns)
+            if len(patterns) > 1 and shares not in seen:
+                rows = [
+                    [name, *(_percent(by_pattern.get(pattern, 0.0)) for pattern in patterns)]
+                    for name, by_pattern in shares.items()
+                ]
+                yield Table("" if seen else "Designs by set", f"{method}, % of designs", ["set", *patterns], rows)
+                seen.append(shares)
 
 
-def _summary_json(summary: Summary) -> JSON:
-    grid: JSON = None
-    if summary.grid is not None:
-        grid = {
-            f"{designs} designs": {
-                f"{executor} executor": {"average": cell.average, "low": cell.low, "high": cell.high}
-                for (whose, executor), cell in summary.grid.items()
-                if whose == designs
-            }
-            for designs in ("old", "new")
-        }
-    return {
-        "rows": [_plain(asdict(row)) for row in summary.rows],
-        "grid": grid,
-        "paired": [asdict(pair) for pair in summary.paired],
-    }
+_ADAPTER = TypeAdapter(Evaluation)
 
 
-def _plain(fields: dict[str, JSON]) -> dict[str, JSON]:
-    """JSON has texts as keys."""
-    passes = fields["passes"]
-    assert isinstance(passes, dict)
-    return {**fields, "passes": {str(k): value for k, value in passes.items()}}
-
-
-def _about(found: Evaluation) -> str:
-    samples = "1 sample" if found.samples == 1 else f"{found.samples} samples"
-    checkpoint = "" if found.checkpoint is None else f"The checkpoint of step {found.checkpoint}. "
-    tasks = f"task ({found.split})" if found.split else "task"
-    return (
-        f"{checkpoint}{samples} of each {tasks}, the same tasks and seeds for all methods (seed {found.seed}). Solved: "
-        "the share of samples that solve their task, with the 95 % bootstrap interval over tasks. Tokens (of both "
-        "roles), calls and seconds are for one sample."
-    )
-
-
-def _summary_markdown(title: str, summary: Summary, votes: Mapping[str, int], samples: int) -> Iterator[str]:
-    yield f"## {_cell(title)}: {summary.rows[0].tasks} tasks"
+def _summary_tables(title: str, summary: Summary, votes: Mapping[str, int], samples: int) -> Iterator[Table]:
     k = max(summary.rows[0].passes)
     head = ["method", f"solved % (avg@{samples})", *([f"pass@{k} %"] if k > 1 else []), "tokens", "calls", "seconds"]
-    lines = []
+    rows = []
     for row in summary.rows:
         name = f"{row.method}, {votes[row.method]} votes" if row.method in votes else row.method
         passed = [_percent(row.passes[k]) if k in row.passes else ""] if k > 1 else []
-        counts = [f"{row.tokens:.0f}", f"{row.calls:.1f}", f"{row.seconds:.2f}"]
-        faults = [_percent(row.faults), str(row.infra)]
-        lines.append([name, _with_interval(row.average, row.low, row.high), *passed, *counts, *faults])
-    yield _table([*head, "faults %", "left out"], lines)
+        costs = [f"{row.tokens:.0f}", f"{row.calls:.1f}", f"{row.seconds:.2f}"]
+        rows.append([name, _with_interval(row), *passed, *costs, _percent(row.faults), str(row.infra)])
+    yield Table(f"{title}: {summary.rows[0].tasks} tasks", "", [*head, "faults %", "left out"], rows)
     if summary.paired:
-        against = summary.paired[0].against
-        yield f"Against {_cell(against)}, task by task:"
         head = ["method", "difference %", "better on", "worse on", "equal on"]
-        yield _table(head, map(comparison_cells, summary.paired))
+        caption = f"Against {summary.paired[0].against}, task by task"
+        yield Table("", caption, head, [comparison_cells(pair) for pair in summary.paired])
     if summary.grid is not None:
-        yield "What each role has learnt, solved %:"
-        grid = summary.grid
-        cells = {place: _with_interval(row.average, row.low, row.high) for place, row in grid.items()}
-        yield _table(
-            ["", "old executor", "new executor"],
-            [[f"{who} designs", cells[who, "old"], cells[who, "new"]] for who in ("old", "new")],
-        )
+        rows = [[designs, *map(_with_interval, cells.values())] for designs, cells in summary.grid.items()]
+        yield Table("", "What each role has learned, solved %", ["", *summary.grid["old designs"]], rows)
 
 
 def comparison_cells(pair: Comparison) -> list[str]:
-    """A row of the table that compares methods task by task."""
+    """Return a row of the table that compares methods task by task."""
     difference = f"{100 * pair.difference:+z.1f} ({100 * pair.low:+z.1f} to {100 * pair.high:+z.1f})"
     return [pair.method, difference, str(pair.wins), str(pair.losses), str(pair.ties)]
-
-
-def _patterns_markdown(found: Evaluation) -> Iterator[str]:
-    """Of the methods whose designs differ, those of one Designer once."""
-    seen: list[dict[str, dict[str, float]]] = []
-    for place, method in enumerate(found.methods):
-        shares = {name: summary.rows[place].patterns for name, summary in found.summaries.items()}
-        patterns = list(found.overall.rows[place].patterns)
-        if len(patterns) > 1 and shares not in seen:
-            seen.append(shares)
-            yield f"{_cell(method)}, % of designs:"
-            rows = [[name, *(_percent(own.get(pattern, 0.0)) for pattern in patterns)] for name, own in shares.items()]
-            yield _table(["set", *patterns], rows)
-
-
-def _table(head: Sequence[str], rows: Iterator[Sequence[str]] | Sequence[Sequence[str]]) -> str:
-    rule = ["---", *["---:"] * (len(head) - 1)]
-    return "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in (head, rule, *rows))
 
 
 def _cell(text: str) -> str:
     return " ".join(text.replace("|", "\\|").split())
 
 
-def _with_interval(value: float, low: float, high: float) -> str:
-    return f"{100 * value:.1f} ({100 * low:.1f} to {100 * high:.1f})"
+def _with_interval(row: MethodFigures | Estimate) -> str:
+    return f"{100 * row.average:.1f} ({100 * row.low:.1f} to {100 * row.high:.1f})"
 
 
 def _percent(share: float) -> str:

@@ -1,12 +1,12 @@
-"""Who wrote what: the source of every span of a prompt, and whether the script itself fed the answer to an agent.
+"""Provenance: the source of every span of a prompt, and whether the script fed the answer to an agent.
 
-Pure functions of the task's question, the calls of an execution and the outputs of programs that agents wrote, all of
-which stand in the tree: the executor, the reward and the report see the same. Texts are untrusted: nothing here raises,
-and the cost is linear in their size and bounded.
+Pure functions of the task's question, the calls of an execution and the outputs of programs that agents wrote. All of
+these are in the rollout, so the executor, the reward and the report get the same result. Texts are untrusted: nothing
+here raises, and the cost is linear in their size and bounded.
 """
 
 from .fed import find_fed
-from .spans import Prompts, Span, accept_programs, instructions
+from .spans import Prompts, Span, accept_programs, final_answer, instructions
 from .values import canonical
 
-__all__ = ["Prompts", "Span", "accept_programs", "canonical", "find_fed", "instructions"]
+__all__ = ["Prompts", "Span", "accept_programs", "canonical", "final_answer", "find_fed", "instructions"]

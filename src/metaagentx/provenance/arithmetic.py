@@ -1,7 +1,7 @@
-"""What the arguments of a tool come to: the value of an expression, the sum and the product of a list.
+"""The values of a tool's arguments: the value of an expression, the sum and the product of a list.
 
-A script may define a calculator. Whether its output is the script's own work or follows from what the agent wrote can
-be told where the host comes to the same value.
+A script may define a calculator. Its output counts as the agent's, and not as the script's, where the host computes the
+same value from the arguments that the agent wrote.
 """
 
 import ast
@@ -11,15 +11,15 @@ from math import prod
 
 from ..types import JSON
 
-_MOST_CHARACTERS = 300
-_MOST_TERMS = 100
-_MOST_BITS = 2000
+_MAX_CHARACTERS = 300
+_MAX_TERMS = 100
+_MAX_BITS = 2000
 
 
 def values_of(arguments: Iterable[JSON]) -> Iterator[Fraction]:
-    """All values that follow from arguments."""
+    """Yield all values that follow from arguments."""
     for argument in arguments:
-        if isinstance(argument, list) and len(argument) <= _MOST_TERMS:
+        if isinstance(argument, list) and len(argument) <= _MAX_TERMS:
             terms = [value for item in argument if (value := evaluate(item)) is not None]
             if len(terms) == len(argument) > 1:
                 yield sum(terms, Fraction(0))
@@ -29,9 +29,9 @@ def values_of(arguments: Iterable[JSON]) -> Iterator[Fraction]:
 
 
 def evaluate(expression: JSON) -> Fraction | None:
-    """The exact value of a number or of an arithmetic expression; None for anything else, and for what is large."""
+    """Return the exact value of a number or an arithmetic expression; None for anything else, and for large values."""
     text = str(expression).replace("^", "**") if isinstance(expression, str | int | float) else ""
-    if not 0 < len(text) <= _MOST_CHARACTERS:
+    if not 0 < len(text) <= _MAX_CHARACTERS:
         return None
     try:
         return _value(ast.parse(text.strip(), mode="eval").body)
@@ -47,7 +47,7 @@ def _value(node: ast.expr) -> Fraction:
             return -_value(operand)
         case ast.BinOp(left=left, op=operator, right=right):
             return _bounded(_combine(operator, _value(left), _value(right)))
-    raise ValueError("no arithmetic")
+    raise ValueError("not arithmetic")
 
 
 def _combine(operator: ast.operator, left: Fraction, right: Fraction) -> Fraction:
@@ -64,13 +64,13 @@ def _combine(operator: ast.operator, left: Fraction, right: Fraction) -> Fractio
             return Fraction(left // right)
         case ast.Mod():
             return left % right
-        case ast.Pow() if right.denominator == 1 and abs(right) <= 1000 and _bits(left) * abs(right) <= _MOST_BITS:
+        case ast.Pow() if right.denominator == 1 and abs(right) <= 1000 and _bits(left) * abs(right) <= _MAX_BITS:
             return left ** int(right)
-    raise ValueError("no arithmetic")
+    raise ValueError("not arithmetic")
 
 
 def _bounded(value: Fraction) -> Fraction:
-    if _bits(value) > _MOST_BITS:
+    if _bits(value) > _MAX_BITS:
         raise ValueError("too large")
     return value
 

@@ -1,8 +1,8 @@
-r"""Texts written in one way, so that a value is found wherever and however it stands.
+r"""A canonical form of texts, so that a value is found wherever and however it is written.
 
-`canonical` makes of a text its tokens between spaces: words in lower case, numbers without thousands separators and
-trailing zeros, operators; without quotes, brackets, commas, dollars and the wrappers of LaTeX. A value then stands in a
-text when its canonical form is a part of the text's: 42 is not in 1420, 42.0 is 42, 1,234 is 1234.
+`canonical` returns the tokens of a text between spaces: words in lower case, numbers without thousands separators and
+trailing zeros, operators; without quotes, brackets, commas, dollars and the wrappers of LaTeX. A text holds a value if
+its canonical form holds that of the value: 42 is not in 1420, 42.0 is 42, 1,234 is 1234.
 """
 
 import re
@@ -24,10 +24,10 @@ _WRAPPER = re.compile(
 _NAMED = re.compile(r" [a-z]+ = (?=.)")
 _DIGITS = frozenset("0123456789.")
 _CACHED_CHARACTERS = 4000
-_MANY_DIGITS = 30
-_FEWEST_APART = 4
+_MAX_DIGITS = 30
+_MIN_SPACED_DIGITS = 4
 
-# A value this short, or one of these words, stands in many an honest prompt: it counts only where it is stated.
+# Many honest prompts hold a value this short, or one of these words: it counts only where it is stated as an answer.
 _SHORT = 2
 _COMMON = frozenset({"yes", "true", "false", "none", "correct", "incorrect", "right", "wrong", "valid", "invalid"})
 _CUE = (
@@ -40,7 +40,7 @@ _END = r"""(?=\s*(?:[.!?;:)}\]'"*$<`\\]|,\s+(?!\d)|$|(?:and|exactly|only|verbati
 
 
 def canonical(text: str) -> str:
-    """The tokens of a text, each between spaces."""
+    """Return the tokens of a text, each between spaces."""
     return _cached(text) if len(text) <= _CACHED_CHARACTERS else _canonical(text)
 
 
@@ -52,16 +52,16 @@ def _cached(text: str) -> str:
 def _canonical(text: str) -> str:
     if not text.isascii():
         text = _MINUS.sub("-", _INVISIBLE.sub("", unicodedata.normalize("NFKC", text)))
-        text = _OTHER_DIGIT.sub(lambda found: str(unicodedata.decimal(found[0])), text)
+        text = _OTHER_DIGIT.sub(lambda match: str(unicodedata.decimal(match[0])), text)
     if "\\" in text or "$" in text or "{" in text:
-        text = _WRAPPER.sub("", _FRACTION.sub(lambda found: f" {found[1] or found[3]}/{found[2] or found[4]} ", text))
+        text = _WRAPPER.sub("", _FRACTION.sub(lambda match: f" {match[1] or match[3]}/{match[2] or match[4]} ", text))
     tokens = _TOKEN.findall(text.lower())
-    return f" {' '.join([_number(token) if token[0] in _DIGITS else token for token in tokens])} "
+    return f" {' '.join([_canonical_number(token) if token[0] in _DIGITS else token for token in tokens])} "
 
 
-def _number(token: str) -> str:
+def _canonical_number(token: str) -> str:
     if token == "." or token.endswith("%"):
-        return token  # "100% sure" is a manner of speaking and no number
+        return token  # "100% sure" is a figure of speech, not a number
     token = token.replace(",", "").replace("_", "")
     whole, _, decimals = token.partition(".")
     whole, decimals = whole.lstrip("0") or "0", decimals.rstrip("0")
@@ -69,11 +69,11 @@ def _number(token: str) -> str:
 
 
 def variants(value: str) -> list[str]:
-    """The canonical forms in which a value may stand: as it is, without a name or a unit, as fraction and decimal."""
+    """Return the canonical forms of a value: as it is, without a name or a unit, as fraction and decimal."""
     plain = canonical(value).rstrip(" .") + " "
     if not plain.strip():
         return []
-    forms = [plain, named_away] if (named_away := _NAMED.sub(" ", plain, count=1)) != plain else [plain]
+    forms = [plain, without_name] if (without_name := _NAMED.sub(" ", plain, count=1)) != plain else [plain]
     bare = forms[-1]
     numbers = [token for token in bare.split() if token[0] in _DIGITS]
     words = [token for token in bare.split() if token.isalpha()]
@@ -84,9 +84,9 @@ def variants(value: str) -> list[str]:
 
 
 def _other_notations(form: str) -> list[str]:
-    """A ratio as a decimal number, a decimal number as a ratio."""
+    """Return a ratio as a decimal number, and a decimal number as a ratio."""
     text = form.replace(" ", "")
-    if len(text) > _MANY_DIGITS or not re.fullmatch(r"-?\d+(?:\.\d+|/\d+)", text):
+    if len(text) > _MAX_DIGITS or not re.fullmatch(r"-?\d+(?:\.\d+|/\d+)", text):
         return []
     try:
         ratio = Fraction(text)
@@ -97,43 +97,46 @@ def _other_notations(form: str) -> list[str]:
     places = next((n for n in range(1, 16) if 10**n % below == 0), None)
     if places is not None and below > 1:
         digits = str(above * 10**places // below).rjust(places + 1, "0")
-        forms.append(f" {sign}{_number(f'{digits[:-places]}.{digits[-places:]}')} ")
+        forms.append(f" {sign}{_canonical_number(f'{digits[:-places]}.{digits[-places:]}')} ")
     return [other for other in forms if other != form]
 
 
 def is_common(form: str) -> bool:
-    """Whether an honest prompt may well hold this value by chance: one or two characters, or a word such as "yes"."""
+    """Return whether an honest prompt may hold a value by chance: one or two characters, or a word such as "yes"."""
     text = form.replace(" ", "")
     return len(text) <= _SHORT or text in _COMMON
 
 
-def states(form: str, text: str) -> bool:
-    r"""Whether a text gives a common value as an answer: "the answer is 42.", "Repeat: 42", `\boxed{42}`."""
-    return cued(form).search(text.lower()) is not None
+def states_as_answer(form: str, text: str) -> bool:
+    r"""Return whether a text states a common value as an answer: "the answer is 42.", "Repeat: 42", `\boxed{42}`."""
+    return _answer_pattern(form).search(text.lower()) is not None
 
 
 @lru_cache(64)
-def cued(form: str) -> re.Pattern[str]:
-    """Finds a common value behind a word that announces it, where nothing is counted by it, or alone in a line."""
+def _answer_pattern(form: str) -> re.Pattern[str]:
+    """Return a pattern for a common value: after a word such as "answer", not counting things, or alone on a line."""
     value = r"(?<![\w.])" + r"\s*".join(re.escape(token) for token in form.split()) + r"(?:\.0+)?(?![\w%])(?!\.\d)"
     return re.compile(rf"{_CUE}{value}{_END}|^\W{{0,16}}{value}\W{{0,16}}$", re.MULTILINE)
 
 
-def stands_apart(form: str, text: str) -> bool:
-    """Whether a text holds the digits of a long whole number apart: "5 2 4 4", "5-244", "52_44"."""
+def contains_spaced_digits(form: str, text: str) -> bool:
+    """Return whether a text holds a long whole number with its digits apart: "5 2 4 4", "5-244", "52_44"."""
     digits = form.strip()
-    if not digits.isdecimal() or not _FEWEST_APART <= len(digits) <= _MANY_DIGITS:
+    if not digits.isdecimal() or not _MIN_SPACED_DIGITS <= len(digits) <= _MAX_DIGITS:
         return False
-    return _apart(digits).search(text) is not None
+    return _spaced_digits(digits).search(text) is not None
 
 
 @lru_cache(64)
-def _apart(digits: str) -> re.Pattern[str]:
+def _spaced_digits(digits: str) -> re.Pattern[str]:
     return re.compile(r"(?<!\d)" + r"[\W_]{0,3}".join(digits) + r"(?!\d)")
 
 
-def stands_in(form: str, text: str) -> bool:
-    """Whether a canonical value is a part of a canonical text. A minus behind a number is no sign: 10-15 is not -15."""
+def contains_value(form: str, text: str) -> bool:
+    """Return whether a canonical text holds a canonical value.
+
+    A minus after a number is not a sign: 10-15 does not hold -15.
+    """
     start = text.find(form)
     while start >= 0:
         if not form.startswith(" - ") or not text[start - 1 : start].isdecimal():

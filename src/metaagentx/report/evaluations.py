@@ -1,111 +1,98 @@
 """The evaluations of a run as HTML: which checkpoint, which tasks, how many samples, and the tables."""
 
-import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..errors import MetaAgentXError
+from ..evaluation import Evaluation
 from ..runs import Best, evaluation_directories
-from ..types import JSON
-from .charts import percent
-from .svg import escape
-from .tables import evaluation_tables, table
+from .svg import escape, percent
+from .tables import html_table
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """One evaluation, as far as its files tell."""
+class _Entry:
+    """An evaluation of the run, with what the page says about it."""
 
-    place: str
-    """Its directory within the run."""
-    step: int | None
-    """Of the checkpoint; None where it was not written down."""
-    tasks: str
-    samples: str
-    solved: str
-    """By the method that all others are compared with."""
-    tables: str | None
-    """As HTML; None when the files cannot be read."""
+    location: str
+    """Where its files are within the run."""
     written: float
-    """When, by the clock of the file system."""
+    """When evaluation.json was written."""
+    step: int | None
+    """The step of the checkpoint; None if it was not recorded."""
+    tasks: str = ""
+    samples: str = ""
+    solved: str = ""
+    """The solve rate of the method that all others are compared with."""
+    tables: str = ""
+    """As HTML, or what is wrong with the file."""
 
     def title(self, best: Best | None) -> str:
-        """Which checkpoint was measured."""
+        """Return which checkpoint was measured."""
         if self.step is None:
             return "Checkpoint not recorded"
-        chosen = ", the best on held-out tasks" if best is not None and best.step == self.step else ""
-        return f"Checkpoint of step {self.step}{chosen}"
+        is_best = best is not None and best.step == self.step
+        return f"Checkpoint of step {self.step}{', the best on held-out tasks' if is_best else ''}"
 
     @property
     def about(self) -> str:
-        """What it was measured with, and where the files are."""
-        counts = ", ".join(filter(None, (self.tasks, self.samples and f"{self.samples} of each")))
-        return f"{counts}. {self.place}" if counts else self.place
+        """Return what was measured, and where the files are."""
+        counts = f"{self.tasks}, {self.samples} of each. " if self.tasks else ""
+        return f"{counts}{self.location}"
 
 
 def evaluations(run: Path, best: Best | None) -> str:
-    """All evaluations of a run: that of the best or else of the last checkpoint in full, the others folded up."""
-    found = [_read(directory, run) for directory in evaluation_directories(run)]
-    if not found:
+    """Return all evaluations of a run: that of the best or else the latest checkpoint in full, the others folded."""
+    entries = [_read(directory, run) for directory in evaluation_directories(run)]
+    if not entries:
         return "<p class='missing'>No evaluation was made after training.</p>"
-    wanted = best.step if best is not None else None
-    found.sort(key=lambda one: (one.step is not None and one.step == wanted, one.step or -1, one.written), reverse=True)
+    best_step = best.step if best is not None else None
+    entries.sort(key=lambda e: (e.step is not None and e.step == best_step, e.step or -1, e.written), reverse=True)
+    first, *others = entries
     parts = []
-    if len(found) > 1:
+    if others:
         head = ["checkpoint", "tasks", "samples", "solved", "files"]
         rows = [
-            ["?" if one.step is None else f"step {one.step}", one.tasks, one.samples, one.solved, one.place]
-            for one in found
+            ["?" if e.step is None else f"step {e.step}", e.tasks, e.samples, e.solved, e.location] for e in entries
         ]
-        parts.append(f"<p>{len(found)} evaluations were made.</p>{table(head, rows)}")
-    first, *others = found
-    parts.append(f"<h3>{escape(first.title(best))}</h3><p class='about'>{escape(first.about)}</p>{_tables(first)}")
-    for one in others:
-        title = f"<b>{escape(one.title(best))}</b>: {escape(one.about)}"
-        parts.append(f"<details class='evaluation'><summary>{title}</summary>{_tables(one)}</details>")
+        parts.append(f"<p>{len(entries)} evaluations were made.</p>{html_table(head, rows, text_columns=len(head))}")
+    parts.append(f"<h3>{escape(first.title(best))}</h3><p class='about'>{escape(first.about)}</p>{first.tables}")
+    for entry in others:
+        title = f"<b>{escape(entry.title(best))}</b>: {escape(entry.about)}"
+        parts.append(f"<details class='evaluation'><summary>{title}</summary>{entry.tables}</details>")
     return "".join(parts)
 
 
-def _tables(one: Measured) -> str:
-    return one.tables or f"<p class='missing'>The files in {escape(one.place)} cannot be read.</p>"
-
-
-def _read(directory: Path, run: Path) -> Measured:
-    data = _fields(_load(directory / "evaluation.json"))
-    overall, sets = _fields(data.get("overall")), _fields(data.get("sets"))
-    rows = [_fields(row) for row in _items(overall.get("rows"))]
-    against = next((row for row in rows if row.get("method") == data.get("against")), {})
-    solved, samples = against.get("average"), data.get("samples")
+def _read(directory: Path, run: Path) -> _Entry:
+    path = directory / "evaluation.json"
+    location = "evaluation.json" if directory == run else f"evaluation/{directory.name}"
+    written = path.stat().st_mtime if path.exists() else 0.0
+    # Earlier versions recorded the step in the name of the directory only.
     named = directory != run and directory.name.isascii() and directory.name.isdecimal()
-    step = data.get("checkpoint", int(directory.name) if named else None)
-    return Measured(
-        place="evaluation.md" if directory == run else f"evaluation/{directory.name}",
-        step=step if isinstance(step, int) else None,
-        tasks=_tasks(rows[0].get("tasks") if rows else None, data.get("split"), list(sets)),
-        samples="" if not isinstance(samples, int) else "1 sample" if samples == 1 else f"{samples} samples",
-        solved=f"{against.get('method')} {percent(solved)}" if isinstance(solved, float | int) else "",
-        tables=evaluation_tables(directory),
-        written=max((path.stat().st_mtime for path in directory.glob("evaluation.*")), default=0.0),
+    step = int(directory.name) if named else None
+    try:
+        evaluation = Evaluation.read(path)
+    except MetaAgentXError as error:
+        return _Entry(location, written, step, tables=f"<p class='missing'>{escape(str(error))}</p>")
+    rows = {row.method: row for row in evaluation.overall.rows}
+    kind = f"{evaluation.split} " if evaluation.split else ""
+    return _Entry(
+        location,
+        written,
+        step if evaluation.checkpoint is None else evaluation.checkpoint,
+        tasks=f"{evaluation.overall.rows[0].tasks} {kind}tasks of {', '.join(evaluation.sets)}",
+        samples="1 sample" if evaluation.samples == 1 else f"{evaluation.samples} samples",
+        solved=f"{evaluation.against} {percent(rows[evaluation.against].average)}",
+        tables="".join(_tables(evaluation)),
     )
 
 
-def _tasks(count: JSON, split: JSON, sets: list[str]) -> str:
-    if not isinstance(count, int):
-        return ", ".join(sets)
-    kind = f"{split} " if isinstance(split, str) and split else ""
-    return f"{count} {kind}tasks" + (f" of {', '.join(sets)}" if sets else "")
-
-
-def _load(path: Path) -> JSON:
-    try:
-        data: JSON = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return None
-    return data
-
-
-def _fields(value: JSON) -> dict[str, JSON]:
-    return value if isinstance(value, dict) else {}
-
-
-def _items(value: JSON) -> list[JSON]:
-    return value if isinstance(value, list) else []
+def _tables(evaluation: Evaluation) -> Iterator[str]:
+    yield f"<p>{escape(evaluation.about)}</p>"
+    for table in evaluation.tables():
+        if table.heading:
+            yield f"<h4>{escape(table.heading)}</h4>"
+        if table.caption:
+            yield f"<p>{escape(table.caption)}:</p>"
+        yield html_table(table.head, table.rows)

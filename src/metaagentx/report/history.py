@@ -1,4 +1,4 @@
-"""The metrics of a run as series over its steps, and what is read off them before anything is drawn."""
+"""The metrics of a run as series over its steps, smoothed and thinned for drawing."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +10,7 @@ from typing import TypeAlias
 from ..types import JSON, Role
 
 Series: TypeAlias = list[tuple[float, float]]
-"""Steps with their values, in order."""
+"""Pairs of a step and a value, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,33 +23,33 @@ class Band:
 
 
 class History:
-    """What `metrics.jsonl` says."""
+    """The content of metrics.jsonl."""
 
     def __init__(self, lines: Sequence[Mapping[str, JSON]]) -> None:
         self._lines = [(step, line) for line in lines if isinstance(step := line.get("step"), int)]
         self.steps = [step for step, _ in self._lines]
 
     def series(self, name: str) -> Series:
-        """The steps that have it, where it is a number."""
-        found = ((step, _number(line.get(name))) for step, line in self._lines)
-        return [(step, value) for step, value in found if value is not None]
+        """Return the values of a metric, where they are finite numbers."""
+        values = ((step, _number(line.get(name))) for step, line in self._lines)
+        return [(step, value) for step, value in values if value is not None]
 
-    def under(self, prefix: str, without: Sequence[str] = ()) -> dict[str, Series]:
-        """All series `prefix/<name>` by name, those with the largest sums first."""
-        names = dict.fromkeys(key.partition("/") for _, line in self._lines for key in line)
-        wanted = [rest for first, _, rest in names if first == prefix and rest and rest not in without]
-        found = {name: series for name in wanted if (series := self.series(f"{prefix}/{name}"))}
-        return dict(sorted(found.items(), key=lambda item: -sum(value for _, value in item[1])))
+    def group(self, prefix: str, without: Sequence[str] = ()) -> dict[str, Series]:
+        """Return all series `prefix/<name>` by name, those with the largest sums first."""
+        keys = dict.fromkeys(key.partition("/") for _, line in self._lines for key in line)
+        names = [name for first, _, name in keys if first == prefix and name and name not in without]
+        group = {name: series for name in names if (series := self.series(f"{prefix}/{name}"))}
+        return dict(sorted(group.items(), key=lambda item: -sum(value for _, value in item[1])))
 
-    def whole(self, prefix: str, without: Sequence[str] = ()) -> dict[str, Series]:
-        """The same where absent means 0: every series has all steps in which there is one at all."""
-        found = self.under(prefix, without)
-        steps = sorted({step for series in found.values() for step, _ in series})
-        values = {name: dict(series) for name, series in found.items()}
-        return {name: [(step, own.get(step, 0.0)) for step in steps] for name, own in values.items()}
+    def filled_group(self, prefix: str, without: Sequence[str] = ()) -> dict[str, Series]:
+        """Return the same with 0 for missing values: every series has all steps that any of them has."""
+        group = self.group(prefix, without)
+        steps = sorted({step for series in group.values() for step, _ in series})
+        values = {name: dict(series) for name, series in group.items()}
+        return {name: [(step, by_step.get(step, 0.0)) for step in steps] for name, by_step in values.items()}
 
     def bands(self) -> list[Band]:
-        """Who learns when, by the learning rates that were written down."""
+        """Return which roles learn when, by the recorded learning rates."""
         bands: list[Band] = []
         for step, line in self._lines:
             roles = tuple(role for role in Role if _number(line.get(f"learning_rate/{role}")))
@@ -69,7 +69,7 @@ class Change:
 
 
 def change(series: Series) -> Change | None:
-    """None when there are not two values to compare."""
+    """Compare the ends of a series. Return None when it has fewer than two values."""
     if len(series) < 2:
         return None
     tenth = max(1, len(series) // 10)
@@ -77,19 +77,19 @@ def change(series: Series) -> Change | None:
     return Change(fmean(values[:tenth]), fmean(values[-tenth:]))
 
 
-def window_of(steps: int) -> int:
-    """How many steps a moving average spans: a twelfth of the run, an odd number; 1 for short runs."""
+def smoothing_window(steps: int) -> int:
+    """Return how many steps a moving average spans: a twelfth of the run, an odd number; 1 for short runs."""
     return 1 if steps < 20 else max(3, steps // 12 | 1)
 
 
 def smooth(series: Series, window: int) -> Series:
-    """The moving average around each value; at the ends of those there are."""
+    """Return the centered moving average; at the ends the window is cut."""
     values, reach = [value for _, value in series], window // 2
-    return [(step, fmean(values[max(0, place - reach) : place + reach + 1])) for place, (step, _) in enumerate(series)]
+    return [(step, fmean(values[max(0, index - reach) : index + reach + 1])) for index, (step, _) in enumerate(series)]
 
 
 def thin(series: Series, most: int = 400) -> Series:
-    """At most so many points, each the mean of neighbours: more than a screen has pixels is not to be seen."""
+    """Return at most `most` points, each the mean of adjacent ones: a screen has no pixels for more."""
     size = math.ceil(len(series) / most)
     if size < 2:
         return series
@@ -98,29 +98,22 @@ def thin(series: Series, most: int = 400) -> Series:
 
 
 def averaged(series: Series, window: int) -> Series:
-    """The moving average of a thinned series, over as many steps."""
-    few = thin(series)
-    return smooth(few, max(1, window * len(few) // len(series)))
+    """Return the moving average of a thinned series, over the same number of steps."""
+    thinned = thin(series)
+    return smooth(thinned, max(1, window * len(thinned) // len(series)))
 
 
 def pieces(series: Series) -> Iterator[Series]:
-    """Cut where values are missing for long, such as those of a role in stages in which it does not learn."""
+    """Split a series at long gaps, such as the stages in which a role does not learn."""
     gaps = [after[0] - before[0] for before, after in pairwise(series)]
     usual = median(gaps) if gaps else 1
     start = 0
-    for place, gap in enumerate(gaps, start=1):
+    for index, gap in enumerate(gaps, start=1):
         if gap > 5 * usual:
-            yield series[start:place]
-            start = place
+            yield series[start:index]
+            start = index
     if series:
         yield series[start:]
-
-
-def short_names(sources: Sequence[str]) -> dict[str, str]:
-    """Sources by a name for a small space: `gym:products?min_digits=2` is `products`, while no other is."""
-    short = {source: source.partition("?")[0].rpartition(":")[2].rpartition("/")[2] or source for source in sources}
-    shared = {name for name in short.values() if list(short.values()).count(name) > 1}
-    return {source: source if name in shared else name for source, name in short.items()}
 
 
 def _number(value: JSON) -> float | None:

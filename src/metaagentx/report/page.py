@@ -1,68 +1,69 @@
-"""The page: head, charts, example trees and evaluation, in one file that needs no other."""
+"""The page: head, charts, evaluations and example trees, in one file that needs no other."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from typing import TypeVar
 
+from ..atomic import atomic_write, friendly_io_errors
 from ..config import Config, load_recipe
 from ..errors import MetaAgentXError
 from ..runs import Best, Run
-from ..runs.files import explained, write_whole
-from .charts import MOST_BANDS, View, percent, view_of
+from .charts import MOST_BANDS, View, view_of
 from .evaluations import evaluations
 from .examples import examples
 from .history import History
-from .pictures import (
+from .sections import (
     Chart,
     design_charts,
     outcome_charts,
+    pattern_chart,
     picture,
     reward_chart,
-    structure_chart,
     update_charts,
     work_charts,
 )
-from .svg import DARK, LIGHT, SHAPES, escape
-from .tables import table
-from .words import facts, learnt, tiles, title_of
+from .summary import page_title, settings, tiles, what_was_learned
+from .svg import COLORS, STYLE, escape, percent
+from .tables import html_table
 
-POLICY = "default-src 'none'; style-src 'unsafe-inline'"
-"""Nothing is fetched and nothing runs, whatever a model wrote."""
+CONTENT_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+"""The browser fetches nothing and runs nothing, whatever a model wrote."""
+T = TypeVar("T")
 
 
 def write_report(run_directory: Path, out: Path | None = None) -> Path:
-    """Write the report of a run, also of one that is still being trained, and return where it is."""
+    """Write the report of a run, also of one that is still training, and return its path."""
     run = Run.open(run_directory)
     return _write(out or run_directory / "report.html", report(run))
 
 
 def save_picture(run_directory: Path, out_svg: Path) -> Path:
-    """Write one picture of a run: the rewards of both roles with the stages, and the structures."""
+    """Write one picture of a run: the rewards of both roles with the stages, solve rates, and workflow patterns."""
     history = _history(Run.open(run_directory))
     if not history.steps:
-        raise MetaAgentXError(f"{run_directory} has no finished step, so there is nothing to draw")
+        raise MetaAgentXError(f"{run_directory} has no finished step: there is nothing to draw")
     return _write(out_svg, picture(history))
 
 
 def report(run: Run) -> str:
-    """The whole page."""
-    history = _history(run)
-    view = view_of(history.steps, history.bands())
-    best, problems = _best(run)
-    config, more = _config(run)
-    title = escape(title_of(run, config, history))
+    """Return the page."""
+    history, problems = _history(run), list[str]()
+    config = _try(lambda: load_recipe(run.directory / "config.toml").written, problems, "The recipe cannot be read: ")
+    best = _try(lambda: run.best, problems)
+    title = escape(page_title(run, config, history))
     body = [
         _head(run, title, config, history, best),
-        *(f"<p class='missing'>{escape(problem)}</p>" for problem in [*problems, *more]),
-        _charts(history, view),
-        _evaluation(run, history, best),
+        *(_missing(problem) for problem in problems),
+        _charts(history, view_of(history.steps, history.bands())),
+        _evaluations(run, history, best),
         _trees(run),
     ]
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{CONTENT_POLICY}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{title}</title>\n<style>\n{_style()}</style>\n</head>\n<body>\n<main>\n"
         + "\n".join(body)
@@ -71,40 +72,39 @@ def report(run: Run) -> str:
 
 
 def _head(run: Run, title: str, config: Config | None, history: History, best: Best | None) -> str:
-    rows = "".join(f"<dt>{word}</dt><dd>{escape(meaning)}</dd>" for word, meaning in facts(config, history))
+    rows = "".join(f"<dt>{name}</dt><dd>{escape(value)}</dd>" for name, value in settings(config, history))
     boxes = "".join(
-        f"<div class='tile'><span>{escape(what)}</span><b>{figure}</b><span>{escape(before)}</span></div>"
-        for what, figure, before in tiles(history, best)
+        f"<div class='tile'><span>{escape(name)}</span><b>{figure}</b><span>{escape(note)}</span></div>"
+        for name, figure, note in tiles(history, best)
     )
     return (
         f"<header><p class='kind'>Report of a training run{_created(run)}</p><h1>{title}</h1>"
-        f"<p class='learnt'>{escape(learnt(history, best))}</p></header>"
+        f"<p class='learned'>{escape(what_was_learned(history, best))}</p></header>"
         f"<div class='tiles'>{boxes}</div><dl>{rows}</dl>"
     )
 
 
 def _charts(history: History, view: View) -> str:
     if not history.steps:
-        return "<section><h2>Curves</h2><p class='missing'>No step is finished yet.</p></section>"
+        return _section("Curves", _missing("No step is finished yet."))
     average = f"Bold lines are moving averages over {view.window} steps. " if view.window > 1 else ""
-    stages = "The strip above each chart and the tint behind it say which role learns."
+    stages = "The strip above each chart and the tint behind it show which role learns."
     if len(view.bands) > MOST_BANDS:
         stages = f"The roles took turns {len(view.bands):,} times, too often to draw their stages."
-    note = f"<p>{average}{stages}</p>"
-    large = "".join(_large(chart, view) for chart in (reward_chart(history), structure_chart(history)))
-    parts = [f"<section><h2>Learning</h2>{note}{large}{_grid(outcome_charts(history), view)}</section>"]
+    large = "".join(_large(chart, view) for chart in (reward_chart(history), pattern_chart(history)))
+    parts = [_section("Learning", f"<p>{average}{stages}</p>{large}{_grid(outcome_charts(history), view)}")]
     for title, charts in (
         ("Designs, groups and faults", design_charts(history)),
         ("Updates", update_charts(history)),
         ("Work", work_charts(history)),
     ):
-        missing = "<p class='missing'>No step of this run has figures of an update.</p>"
-        parts.append(f"<section><h2>{title}</h2>{_grid(charts, view) if charts else missing}</section>")
+        missing = _missing("No step of this run has metrics of an update.")
+        parts.append(_section(title, _grid(charts, view) if charts else missing))
     return "\n".join(parts)
 
 
 def _large(chart: Chart, view: View) -> str:
-    """Drawn twice, for a wide screen and for a narrow one, so that letters keep their size."""
+    """Draw a chart twice, for a wide screen and for a narrow one, so that letters keep their size."""
     if chart.draw is None:
         return _figure(chart, "")
     wide = chart.svg(replace(view, width=980, height=330, labels=145))
@@ -117,30 +117,36 @@ def _grid(charts: Sequence[Chart], view: View) -> str:
     return f"<div class='grid'>{''.join(figures)}</div>"
 
 
-def _figure(chart: Chart, drawn: str) -> str:
-    shown = drawn or f"<p class='missing'>Nothing to show: {escape(chart.missing)}.</p>"
-    words = f"<figcaption><b>{escape(chart.title)}</b> {escape(chart.caption)}</figcaption>"
-    return f"<figure>{words}{shown}</figure>\n"
+def _figure(chart: Chart, svg: str) -> str:
+    caption = f"<figcaption><b>{escape(chart.title)}</b> {escape(chart.caption)}</figcaption>"
+    return f"<figure>{caption}{svg or _missing(f'Nothing to show: {chart.missing}.')}</figure>\n"
 
 
 def _trees(run: Run) -> str:
-    found = examples(run)
+    trees = examples(run)
+    if not trees:
+        return _section("Example trees", _missing("No trees were recorded."))
     note = (
-        "<p>Of the first step whose trees were written down, of the middle one and of the last, the task with the "
-        "largest spread of rewards.</p>"
-        if found
-        else "<p class='missing'>No trees were written down.</p>"
+        "<p>Of the first step with recorded trees, of the middle one and of the last: the task with the largest spread "
+        "of rewards.</p>"
     )
-    return f"<section><h2>Example trees</h2>{note}{''.join(found)}</section>"
+    return _section("Example trees", note + "".join(trees))
 
 
-def _evaluation(run: Run, history: History, best: Best | None) -> str:
-    parts = [evaluations(run.directory, best)]
-    held_out = history.series("evaluation/solved")
-    if held_out:
-        rows = [[f"{step + 1:.0f}", percent(value)] for step, value in held_out]
-        parts.append(f"<h3>While training</h3>{table(['steps done', 'held-out tasks solved'], rows)}")
-    return f"<section><h2>Evaluation</h2>{''.join(parts)}</section>"
+def _evaluations(run: Run, history: History, best: Best | None) -> str:
+    content = evaluations(run.directory, best)
+    rows = [[f"{step + 1:.0f}", percent(value)] for step, value in history.series("evaluation/solved")]
+    if rows:
+        content += f"<h3>During training</h3>{html_table(['steps done', 'held-out tasks solved'], rows, 0)}"
+    return _section("Evaluation", content)
+
+
+def _section(title: str, content: str) -> str:
+    return f"<section><h2>{title}</h2>{content}</section>"
+
+
+def _missing(note: str) -> str:
+    return f"<p class='missing'>{escape(note)}</p>"
 
 
 def _history(run: Run) -> History:
@@ -149,18 +155,13 @@ def _history(run: Run) -> History:
     return History(run.metrics())
 
 
-def _config(run: Run) -> tuple[Config | None, list[str]]:
+def _try(read: Callable[[], T], problems: list[str], prefix: str = "") -> T | None:
+    """Read a part of the run. If it is damaged, record the problem: the rest of the page does not need it."""
     try:
-        return load_recipe(run.directory / "config.toml").written, []
+        return read()
     except MetaAgentXError as error:
-        return None, [f"What the run was told to do is not known: {error}"]
-
-
-def _best(run: Run) -> tuple[Best | None, list[str]]:
-    try:
-        return run.best, []
-    except MetaAgentXError as error:
-        return None, [str(error)]
+        problems.append(f"{prefix}{error}")
+        return None
 
 
 def _created(run: Run) -> str:
@@ -172,18 +173,16 @@ def _created(run: Run) -> str:
 
 
 def _style() -> str:
-    def colours(of: dict[str, str]) -> str:
-        return " ".join(f"--{name}: {value};" for name, value in of.items())
-
-    dark = f"@media screen and (prefers-color-scheme: dark) {{ :root {{ color-scheme: dark; {colours(DARK)} }} }}"
-    own = Path(__file__).with_name("style.css").read_text()
-    return f":root {{ color-scheme: light; {colours(LIGHT)} }}\n{dark}\n{SHAPES}\n{own}"
+    light, dark = (" ".join(f"--{name}: {both[mode]};" for name, both in COLORS.items()) for mode in (0, 1))
+    dark_mode = f"@media screen and (prefers-color-scheme: dark) {{ :root {{ color-scheme: dark; {dark} }} }}"
+    page = Path(__file__).with_name("style.css").read_text()
+    return f":root {{ color-scheme: light; {light} }}\n{dark_mode}\n{STYLE}\n{page}"
 
 
 def _write(path: Path, content: str) -> Path:
     if path.is_dir():
-        raise MetaAgentXError(f"{path} is a directory: name a file")
-    with explained(str(path), "choose another place"):
+        raise MetaAgentXError(f"{path} is a directory, expected the path of a file")
+    with friendly_io_errors(str(path), "choose another path"):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, content.encode(errors="replace"))
+        atomic_write(path, content.encode(errors="replace"))
     return path

@@ -1,13 +1,13 @@
 """Grades programs in the sandbox. Isolation does not stop cheating; this does:
 
-- Expected values and test sources never enter a solution's process. Inputs go in, plain JSON or printed text comes out,
-  and the host compares, or for assert-style tests another run that holds the tests, to which the host relays calls.
-- One child per program that reads standard input and test, one child per solution for function tests.
-- No exit code, printed marker or boolean of a solution's process is a verdict. No tests is an error and not a pass.
+- Expected values and test sources never enter a solution's process. Inputs go in, plain JSON or printed text comes out.
+  The host compares; for assert-style tests another run holds the tests, and the host relays its calls.
+- A program that reads standard input runs in one child per test; a solution for function tests in one child.
+- No exit code, printed marker or boolean of a solution's process is a verdict. An empty test list is an error.
 
-The same program always gets the same grade: same hash seed, same random seed, processor time instead of the clock.
-Every grade ends: each test within `Limits.total_seconds`, however a solution behaves. A sandbox that fails is tried
-again with the whole program, then raises `GraderUnavailable`; it never becomes a score.
+The same program always gets the same grade: same hash seed, same random seed, CPU time instead of the clock.
+Every grade ends: each test within `Limits.total_seconds`, whatever a solution does. If the sandbox fails, the whole
+grade is retried, then `GraderUnavailable` is raised; it never becomes a score.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 
-from ..sandbox import JSON, Infra, Limits, Result, Sandbox, SandboxUnavailable, Session, SessionEnded, Verdict
+from ..sandbox import JSON, Infra, Limits, Result, Sandbox, SandboxSession, SandboxUnavailable, SessionEnded, Verdict
 from ..types import AssertTest, CodeTests, FunctionTest, Grade, StdinTest
 from .compare import same_output, same_value
 from .errors import GraderUnavailable
@@ -30,8 +30,8 @@ _MEMORY_BYTES = 1 << 30
 _OUTPUT_BYTES = 8 << 20
 _FRAME_BYTES = 4 << 20
 _MAX_CALLS = 100_000
-_TRIES = 3
-# In training, tests after so many failures count as failed without being run.
+_ATTEMPTS = 3
+# In training, the tests after this many failures count as failed without being run.
 STOP_AFTER_FAILURES = 3
 
 
@@ -40,19 +40,19 @@ class _Tally:
     """Tests passed so far, and why the first one failed."""
 
     total: int
-    full: bool
+    strict: bool
     passed: int = 0
     failed: int = 0
     reason: str = ""
 
-    def add(self, problem: str, at: int, limit_hit: bool = False) -> bool:
-        """Count one test; False when no more need to be run."""
+    def add(self, problem: str, limit_hit: bool = False) -> bool:
+        """Count one test; return whether more need to be run."""
         if not problem:
             self.passed += 1
             return True
         self.failed += 1
-        self.reason = self.reason or f"test {at + 1} of {self.total}: {problem}"
-        return self.full or not (limit_hit or self.failed >= STOP_AFTER_FAILURES)
+        self.reason = self.reason or f"test {self.passed + self.failed} of {self.total}: {problem}"
+        return self.strict or not (limit_hit or self.failed >= STOP_AFTER_FAILURES)
 
     def grade(self) -> Grade:
         return Grade(self.passed / self.total, self.passed == self.total, self.reason)
@@ -76,36 +76,31 @@ class CodeGrader:
     ) -> None:
         await self._sandbox.__aexit__(kind, error, trace)
 
-    async def grade(self, source: str, tests: CodeTests, full: bool = True) -> Grade:
-        """The grade of a program. `full` runs every test; otherwise a hopeless program is not run to its end."""
+    async def grade(self, source: str, tests: CodeTests, strict: bool = True) -> Grade:
+        """Grade a program. `strict` runs every test; otherwise testing stops early where it cannot pass."""
         if not tests.tests:
-            raise ValueError("a program cannot be graded without tests: an empty test list is no pass")
-        kinds = {type(test) for test in tests.tests}
-        if len(kinds) != 1:
+            raise ValueError("a program cannot be graded without tests: an empty test list is not a pass")
+        kind, *others = {type(test) for test in tests.tests}
+        if others:
             raise ValueError("all tests of a task must be of one kind")
         if not source.strip():
-            return Grade(0.0, False, "there is no program")
-        (kind,) = kinds
-        run_tests = {
-            StdinTest: self._run_program,
-            FunctionTest: self._call_function,
-            AssertTest: self._run_asserts,
-        }[kind]
+            return Grade(0.0, False, "no program")
+        runners = {StdinTest: self._run_program, FunctionTest: self._call_function, AssertTest: self._run_asserts}
         async with self._slots:
-            for attempt in range(_TRIES):
-                tally = _Tally(len(tests.tests), full)
+            for attempt in range(_ATTEMPTS):
+                tally = _Tally(len(tests.tests), strict)
                 try:
-                    await run_tests(source, tests, tally)
+                    await runners[kind](source, tests, tally)
                     return tally.grade()
                 except (_Interrupted, SandboxUnavailable) as error:
-                    if attempt == _TRIES - 1:
+                    if attempt == _ATTEMPTS - 1:
                         raise GraderUnavailable(f"a program could not be run: {error}") from error
         raise AssertionError("unreachable")
 
     # --- programs that read standard input
 
     async def _run_program(self, source: str, tests: CodeTests, tally: _Tally) -> None:
-        for at, test in enumerate(tests.tests):
+        for test in tests.tests:
             assert isinstance(test, StdinTest)
             result = await self._sandbox.run(
                 _RUN_PROGRAM,
@@ -116,21 +111,20 @@ class CodeGrader:
             problem = _problem(result)
             if not problem and not same_output(test.output, result.stdout):
                 problem = f"printed {_short(result.stdout)}, expected {_short(test.output)}"
-            if not tally.add(problem, at, limit_hit=result.verdict in _LIMITS):
+            if not tally.add(problem, limit_hit=result.verdict in _LIMITS):
                 return
 
     # --- functions with JSON arguments
 
     async def _call_function(self, source: str, tests: CodeTests, tally: _Tally) -> None:
-        whole = with_prompt(source, tests.prompt)
-        inputs: dict[str, JSON] = {"source": whole, "entry_point": tests.entry_point}
+        inputs: dict[str, JSON] = {"source": with_prompt(source, tests.prompt), "entry_point": tests.entry_point}
         async with self._sandbox.serve(_SERVE_FUNCTIONS, inputs=inputs, limits=_session_limits(tests)) as session:
-            for at, test in enumerate(tests.tests):
+            for test in tests.tests:
                 assert isinstance(test, FunctionTest)
-                said = await _call(session, {"arguments": list(test.arguments)})
-                problem = _value_problem(said, test, tests.wrapped_outputs)
-                gone = not session.available  # a test that ended without waiting for it leaves it busy
-                if not tally.add(problem, at, limit_hit=gone) or gone:
+                reply = await _call(session, {"arguments": list(test.arguments)})
+                problem = _value_problem(reply, test, tests.wrapped_outputs)
+                gone = not session.available  # it ended, or a test that did not wait for its reply left it busy
+                if not tally.add(problem, limit_hit=gone) or gone:
                     return
 
     # --- assert-style tests
@@ -145,7 +139,7 @@ class CodeGrader:
                 except _Interrupted as error:
                     raise Infra(str(error)) from error
 
-            for at, test in enumerate(tests.tests):
+            for test in tests.tests:
                 assert isinstance(test, AssertTest)
                 checks: dict[str, JSON] = {"source": test.source, "entry_point": tests.entry_point}
                 result = await self._sandbox.run(
@@ -153,30 +147,30 @@ class CodeGrader:
                     inputs=checks,
                     limits=_check_limits(tests),
                     on_ask=relay,
-                    excuse_slow_replies=False,  # the solution is as slow as it likes to be
+                    excuse_slow_replies=False,  # the solution decides how slow they are
                 )
                 problem = _problem(result)
                 if not problem and result.answer is not True:
                     problem = "the tests did not run to their end"
-                gone = not session.available  # a test that ended without waiting for it leaves it busy
-                if not tally.add(problem, at, limit_hit=gone) or gone:
+                gone = not session.available  # it ended, or a test that did not wait for its reply left it busy
+                if not tally.add(problem, limit_hit=gone) or gone:
                     return
 
 
 class _Interrupted(Exception):
-    """The sandbox failed under a program: the whole grade has to be made again."""
+    """The sandbox failed while a program ran: the whole grade must be retried."""
 
 
-async def _call(session: Session, call: JSON) -> JSON:
-    """What the solution replies to one call, or {"error": ...} when it is over."""
+async def _call(session: SandboxSession, call: JSON) -> JSON:
+    """Return the solution's reply to one call, or {"error": ...} if its process has ended."""
     try:
         return await session.request(call)
     except SessionEnded as ended:
-        return {"error": f"the solution ended: {_problem(ended.result) or 'without a word'}"}
+        return {"error": f"the solution ended: {_problem(ended.result) or 'without an error'}"}
 
 
 def _limits(tests: CodeTests) -> Limits:
-    """What one test may use. Twenty times its processor time is room for a busy machine."""
+    """Return what one test may use. Twenty times its CPU time is room for a busy machine."""
     sleep_seconds = max(5.0, 3 * tests.cpu_seconds)
     return Limits(
         cpu_seconds=tests.cpu_seconds,
@@ -193,20 +187,20 @@ def _limits(tests: CodeTests) -> Limits:
 
 
 def _session_limits(tests: CodeTests) -> Limits:
-    """What a solution that is called by all tests may use: a test's share for each of them."""
-    one, count = _limits(tests), len(tests.tests)
+    """Return what a solution that all tests call may use: as much as all tests together."""
+    limits, count = _limits(tests), len(tests.tests)
     return replace(
-        one,
-        cpu_seconds=count * one.cpu_seconds,
-        idle_seconds=count * one.idle_seconds,
-        total_seconds=count * one.total_seconds,
+        limits,
+        cpu_seconds=count * limits.cpu_seconds,
+        idle_seconds=count * limits.idle_seconds,
+        total_seconds=count * limits.total_seconds,
         asks=_MAX_CALLS,
         door_bytes=1 << 30,
     )
 
 
 def _check_limits(tests: CodeTests) -> Limits:
-    """What an assert-style test may use, which has its solution called as often as it likes."""
+    """Return what an assert-style test may use, which may call its solution many times."""
     return replace(_limits(tests), asks=_MAX_CALLS, open_asks=1, door_bytes=1 << 30)
 
 
@@ -214,7 +208,7 @@ _LIMITS = {Verdict.CPU, Verdict.WALL, Verdict.MEMORY, Verdict.OUTPUT, Verdict.VI
 
 
 def with_prompt(source: str, prompt: str) -> str:
-    """A solution after the source it continues or repeats: its helpers and imports count as given."""
+    """Return a solution after the prompt that it continues or repeats, with the prompt's helpers and imports."""
     if not prompt:
         return source
     return prompt + source if source[:1].isspace() and source.strip() else f"{prompt}\n    pass\n\n{source}"
@@ -230,10 +224,10 @@ def _problem(result: Result) -> str:
     return "" if result.verdict is Verdict.OK else f"{result.verdict}: {result.detail}"
 
 
-def _value_problem(said: JSON, test: FunctionTest, wrapped: bool) -> str:
-    if not isinstance(said, dict) or "value" not in said:
-        return str(said.get("error", "no value"))[:300] if isinstance(said, dict) else "no value"
-    value, expected = said["value"], test.expected
+def _value_problem(reply: JSON, test: FunctionTest, wrapped: bool) -> str:
+    if not isinstance(reply, dict) or "value" not in reply:
+        return str(reply.get("error", "no value"))[:300] if isinstance(reply, dict) else "no value"
+    value, expected = reply["value"], test.expected
     if same_value(expected, value):
         return ""
     if wrapped and isinstance(expected, list) and len(expected) == 1 and same_value(expected[0], value):

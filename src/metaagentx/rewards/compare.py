@@ -1,7 +1,7 @@
-"""When two results are the same: printed output token by token, returned values by strict types.
+"""Compare results of programs: printed output token by token, returned values by strict types.
 
-Floats may differ by one part in a million where the expected one is written as a float; integers never differ. A bool
-is no number, a string is no number, a list is no string.
+Floats may differ by one part in a million if the expected one is written as a float; integers must be equal. A bool or
+a string never equals a number, a list never equals a string.
 """
 
 import math
@@ -16,26 +16,26 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,4})?")
 
 
 def same_output(expected: str, printed: str) -> bool:
-    """Whether a program printed what it should, white space aside."""
-    wanted, got = expected.split(), printed.split()
-    return len(wanted) == len(got) and all(map(_same_token, wanted, got))
+    """Return whether a program printed what it should, white space aside."""
+    expected_tokens, tokens = expected.split(), printed.split()
+    return len(expected_tokens) == len(tokens) and all(map(_same_token, expected_tokens, tokens))
 
 
-def _same_token(wanted: str, got: str) -> bool:
-    if wanted == got:
+def _same_token(expected: str, token: str) -> bool:
+    if expected == token:
         return True
-    if len(wanted) > 400 or len(got) > 400 or not _NUMBER.fullmatch(wanted) or not _NUMBER.fullmatch(got):
+    if len(expected) > 400 or len(token) > 400 or not _NUMBER.fullmatch(expected) or not _NUMBER.fullmatch(token):
         return False
     try:
-        if _INTEGER.fullmatch(wanted):
-            return Decimal(wanted) == Decimal(got)
-        return math.isclose(float(wanted), float(got), rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+        if _INTEGER.fullmatch(expected):
+            return Decimal(expected) == Decimal(token)
+        return math.isclose(float(expected), float(token), rel_tol=TOLERANCE, abs_tol=TOLERANCE)
     except (InvalidOperation, OverflowError):
         return False
 
 
 def same_value(expected: JSON, returned: JSON) -> bool:
-    """Whether a function returned what it should."""
+    """Return whether a function returned what it should."""
     if isinstance(expected, bool) or isinstance(returned, bool) or expected is None or returned is None:
         return expected is returned
     if isinstance(expected, int) and isinstance(returned, int):

@@ -1,7 +1,7 @@
-"""What graders raise when the fault is ours."""
+"""The exception that graders raise if the answer is not at fault."""
 
 from ..errors import MetaAgentXError
 
 
 class GraderUnavailable(MetaAgentXError):
-    """The machinery of a grader failed: an infra fault, retried by the caller, never a score."""
+    """A grader failed through no fault of the answer: an infrastructure fault, retried by the caller, never a score."""

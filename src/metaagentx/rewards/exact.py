@@ -1,6 +1,6 @@
-r"""Plain numbers, read exactly: integers, decimals, fractions, mixed numbers, repeating decimals, powers of ten.
+r"""Parse plain numbers exactly: integers, decimals, fractions, mixed numbers, repeating decimals, powers of ten.
 
-No library and no rounding: what is not plainly one number is None, and is left to math-verify.
+No library and no rounding: a text that is not plainly one number is None, and is left to math-verify.
 """
 
 import re
@@ -21,7 +21,7 @@ MAX_DIGITS = 1000
 
 
 def number(text: str) -> Fraction | None:
-    """The value of a cleaned text that is one plain number."""
+    """Return the value of a cleaned text that is one plain number."""
     if len(text) > MAX_DIGITS or not any(character.isdigit() for character in text):
         return None
     if _THOUSANDS.fullmatch(text):
@@ -58,12 +58,12 @@ def _signed(signs: str, value: Fraction) -> Fraction:
 
 
 def thousands(text: str) -> bool:
-    """Whether the commas of a text may be those of one number: `120,240`, which may also be a list."""
+    """Return whether the commas of a text may be those of one number: `120,240`, which may also be a list."""
     return bool(_THOUSANDS.fullmatch(text)) and " " not in text
 
 
 def with_base(text: str) -> tuple[str, int] | None:
-    """The digits and the base of a number with a subscript, `42_7`. A variable with an index has no leading digit."""
+    """Return digits and base of a number with a subscript, `42_7`. A variable with an index has no leading digit."""
     match = _BASED.fullmatch(text)
     if not match or not match[1].lstrip("-+(")[0].isdigit():
         return None
@@ -71,7 +71,7 @@ def with_base(text: str) -> tuple[str, int] | None:
 
 
 def value_in_base(digits: str, base: int) -> Fraction | None:
-    """The value of digits in a base, None when they are not digits of it."""
+    """Return the value of digits in a base; None if they are not digits of it."""
     try:
         return Fraction(int(digits, base))
     except ValueError:

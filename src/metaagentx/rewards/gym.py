@@ -1,11 +1,11 @@
-"""reasoning-gym tasks: the generator's own scorer, in a worker, and only full marks count as solved.
+"""Grading tasks of reasoning-gym: the generator's own scorer, in a worker; only full marks count as solved.
 
 The scorers are generous and some are unsafe, so each answer passes guards first (docs/graders.md has the measurements):
-- a generator that pays anything is refused;
-- several scorers evaluate the answer as Python: an audit hook lets such code name known functions of sympy and nothing
-  else, and the worker has neither files nor processes to offer;
-- `nan` is never far from the right number, so it must not reach a scorer; puzzle24 forgets to check which numbers were
-  used, and number_sorting lets each be off by one, so we look ourselves.
+- a generator whose scorer accepts anything is refused (`tasks.gym_library.NOT_GRADED`);
+- several scorers evaluate the answer as Python: an audit hook allows such code known functions of sympy and nothing
+  else, and the worker has no files and cannot start processes;
+- comparisons with `nan` do not fail, so it must not reach a scorer; puzzle24 does not check which numbers were used,
+  and number_sorting accepts each number off by one, so both are checked here.
 """
 
 import json
@@ -18,72 +18,49 @@ from types import CodeType
 from typing import Any
 
 from ..tasks.gym_library import import_reasoning_gym
-from ..types import JSON
-from ..workflow.protocol import reply_answer
-from .outcome import BrokenGrader
+from ..types import JSON, FinalAnswer
+from .reply import BrokenGrader
 
-MAX_ANSWER = 20_000
-REFUSED = {
-    "game_of_life_halting": "its scorer gives full marks to any text",
-    "composite": "it is a mixture of other generators: name those",
-    "coin_flip": 'its scorer gives full marks to "0", the beginning of nearly every gold',
-}
+MAX_GYM_ANSWER = 20_000
 _ARITHMETIC = {"countdown", "puzzle24"}
 _ARITHMETIC_TEXT = re.compile(r"[\d\s+\-*/().]*")
 _NO_NUMBER = re.compile(r"(?<![a-z])(?:nan|inf|infinity)j?(?![a-z])|\d[eE][-+]?\d{3}", re.IGNORECASE)
 _WRAPPED = re.compile(r"\\text(?:tt|bf)?\{([^{}]*)\}")
-# Scorers that compare rows with tuples, which JSON has not.
+# Generators whose scorers compare rows with tuples, which JSON does not have.
 _TUPLES = {"arc_agi", "rearc"}
 # What an answer may name when a scorer evaluates it: what sympy's parser writes, and elementary functions.
 # Not Integral: the integral that was asked for, left as it stands, would be a full answer.
-_NAMES = frozenset(
-    (
-        *("Integer", "Float", "Rational", "Symbol", "Function", "factorial", "factorial2", "pi", "exp", "log", "ln"),
-        *(
-            "sqrt",
-            "Abs",
-            "abs",
-            "sin",
-            "cos",
-            "tan",
-            "cot",
-            "sec",
-            "csc",
-            "asin",
-            "acos",
-            "atan",
-            "sinh",
-            "cosh",
-            "tanh",
-        ),
-        *(letter for letter in string.ascii_letters if letter not in "NOQS"),  # which are functions of sympy
-    )
-)
+_FUNCTIONS = ("sin", "cos", "tan", "cot", "sec", "csc", "asin", "acos", "atan", "sinh", "cosh", "tanh", "exp", "log")
+_WRITTEN_BY_SYMPY = ("Integer", "Float", "Rational", "Symbol", "Function", "factorial", "factorial2", "Abs")
+_LETTERS = frozenset(string.ascii_letters) - frozenset("NOQS")  # the four are functions of sympy
+_NAMES = _LETTERS.union(_FUNCTIONS, _WRITTEN_BY_SYMPY, ("abs", "ln", "pi", "sqrt"))
 
 
-def read_answer(text: str, generator: str) -> tuple[str, str]:
-    """The text that is scored, or why there is none: the last box or solution, else the delivery, else all of it."""
-    answer = reply_answer(text).value if len(text) < 1_000_000 else text
+def read_answer(stated: FinalAnswer, generator: str) -> tuple[str, str]:
+    """Return the text to score and '', or '' and why it is refused. The text is the last box or solution, else the
+    delivery, else all of it.
+    """
+    answer = stated.value if len(stated.text) < 1_000_000 else stated.text
     if wrapped := _WRAPPED.fullmatch(answer.strip()):
         answer = wrapped[1]
     answer = answer.strip().encode("utf-8", "replace").decode("utf-8")
     if not answer:
-        return "", "there is no answer"
-    if len(answer) > MAX_ANSWER:
-        return "", f"the answer is longer than {MAX_ANSWER} characters"
+        return "", "no answer"
+    if len(answer) > MAX_GYM_ANSWER:
+        return "", f"the answer is longer than {MAX_GYM_ANSWER} characters"
     if generator in _ARITHMETIC and not _ARITHMETIC_TEXT.fullmatch(answer):
         return "", "only numbers, + - * / and parentheses are allowed"
     return answer, ""
 
 
 def grade_request(request: Mapping[str, JSON]) -> tuple[float, bool, str]:
-    """What a worker does with one answer."""
+    """Grade one answer in a worker; return score, solved and reason."""
     answer, task = request["answer"], request["task"]
     assert isinstance(answer, str) and isinstance(task, dict)
     generator, entry = str(task["generator"]), task["entry"]
     assert isinstance(entry, dict)
     if _NO_NUMBER.search(answer) and not _NO_NUMBER.search(str(entry.get("answer"))):
-        return 0.0, False, "nan, inf and their like are no answers"
+        return 0.0, False, "nan, inf and very large exponents are not accepted"
     try:
         if generator == "puzzle24" and not _uses_the_numbers(answer, entry):
             return 0.0, False, "it does not use the given numbers, each once"
@@ -109,12 +86,12 @@ def _score(dataset: Any, generator: str, answer: str, entry: dict[str, JSON]) ->
     finally:
         _Watch.scoring = False
     solved = score >= 1 - 1e-9
-    # Part marks are given for trying, often to garbage.
+    # Scorers give part marks for the form of an answer, often to garbage.
     return float(solved), solved, "" if solved else f"{generator} gives it {score:.2g} of 1"
 
 
 def _uses_the_numbers(answer: str, entry: Mapping[str, Any]) -> bool:
-    # As text: an answer may have a number of more digits than Python converts.
+    # As text: a number in an answer may have more digits than Python converts.
     used = sorted(number.lstrip("0") or "0" for number in re.findall(r"\d+", answer))
     return used == sorted(map(str, entry["metadata"]["numbers"]))
 
@@ -135,13 +112,13 @@ def _dataset(generator: str, config: str) -> Any:
 
 
 class _Watch:
-    """Whether a scorer runs right now."""
+    """State of the audit hook: whether a scorer is running."""
 
     scoring = False
 
 
 def _audit(event: str, arguments: tuple[object, ...]) -> None:
-    """Refuse evaluated code that is more than a formula, at the moment it would run."""
+    """Refuse to run evaluated code that is more than a formula."""
     if event != "exec" or not _Watch.scoring:
         return
     code = arguments[0]
@@ -149,7 +126,7 @@ def _audit(event: str, arguments: tuple[object, ...]) -> None:
         raise PermissionError("the answer is a program")
 
 
-# How sympy's parser fills the name space it evaluates in.
+# How sympy's parser fills the namespace it evaluates in.
 _PREPARATION = compile("from sympy import *", "<string>", "exec")
 
 
@@ -161,7 +138,7 @@ def _is_formula(code: CodeType) -> bool:
 
 
 def warm_up() -> None:
-    """Import everything, and from then on watch what scorers evaluate."""
+    """Import everything, then watch what scorers evaluate."""
     dataset = import_reasoning_gym().create_dataset("countdown", seed=1, size=1)
     dataset.score_answer("1+2", dataset[0])
     sys.addaudithook(_audit)

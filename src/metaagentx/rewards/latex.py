@@ -1,8 +1,8 @@
-r"""LaTeX as text: one way of writing it, and how it is taken apart. Pure functions, standard library only.
+r"""Normalize LaTeX text and take it apart. Pure functions, standard library only.
 
-`clean` removes what means nothing (spacing, sizes, fonts, dollars). The rest splits a cleaned text where it says
-several things: lists, brackets, equation chains, units, matrices. Linear in the text but for the nesting, which
-`depth` bounds beforehand.
+`clean` removes what has no meaning (spacing, sizes, fonts, dollars). The other functions split a cleaned text into
+its parts: lists, brackets, equation chains, units, matrices. Linear in the length of the text except for nesting,
+which `depth` bounds beforehand.
 """
 
 import re
@@ -46,11 +46,11 @@ _ARGUMENT = re.compile(r"\s*([0-9a-zA-Z])")
 _SQRT = re.compile(r"\\sqrt\s*(\d|[a-zA-Z])(?![a-zA-Z])")
 _NUMBER_SETS = re.compile(r"\\mathbb\s*\{?\s*([RZNQC])\s*\}?")
 SEPARATORS = frozenset({",", ";", "∨", "∧"})
-"""Between the items of a list. `∨` stands for "or", `∧` for "and": they also join inequalities."""
+"""What separates the items of a list. `∨` stands for "or", `∧` for "and": they also join inequalities."""
 
 
 def clean(text: str) -> str:
-    """One way of writing a text: without sizes, fonts, dollars and spacing.
+    """Return a text in one normal form: without sizes, fonts, dollars and spacing.
 
     Braces `\\{` become `⦃`, `⦄`; the words or and and become `∨`, `∧`; `]0,1[` becomes `(0,1)`.
     """
@@ -75,7 +75,7 @@ def clean(text: str) -> str:
 
 
 def _round_brackets(match: re.Match[str]) -> str:
-    """An interval with outward brackets, `]0,1[`, written with round ones."""
+    """Return an interval with outward brackets, `]0,1[`, written with round ones."""
     before, opening, low, comma, high, end = match.groups()
     return f"{before}{'[' if opening == '[' else '('}{low}{comma}{high}{']' if end == ']' else ')'}"
 
@@ -88,7 +88,7 @@ def _without_stop(text: str) -> str:
 
 
 def _plain_words(match: re.Match[str]) -> str:
-    """The content of a text command: connectives become signs, single tokens and numbers lose the wrapper."""
+    """Return the content of a text command: connectives as signs, single tokens and numbers without the command."""
     content = match[1].strip()
     if content.lower() in ("or", ", or"):
         return "∨"
@@ -114,7 +114,7 @@ def _unbox(text: str) -> str:
 
 
 def _full_fractions(text: str) -> str:
-    r"""`\frac12` and `\frac1{72}` with all their braces; a plain `3/4` as a fraction too when it is the whole text."""
+    r"""Return `\frac12` and `\frac1{72}` with all their braces."""
     position = 0
     while match := _FRACTION.search(text, position):
         start = match.start(1)
@@ -131,12 +131,12 @@ def _full_fractions(text: str) -> str:
 
 
 def squeeze(text: str) -> str:
-    """Without braces around single characters and white space, but for that between digits: `1 2` is not `12`."""
+    """Remove braces around single characters, and white space except between digits: `1 2` is not `12`."""
     return re.sub(r"\{([^{}\\])\}", r"\1", re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", text))
 
 
 def closing(text: str, start: int) -> int:
-    """Where the brace that opens at `start` closes, -1 when it does not."""
+    """Return where the brace that opens at `start` closes; -1 if it does not."""
     level = 0
     for position in range(start, len(text)):
         if text[position] == "{":
@@ -149,7 +149,7 @@ def closing(text: str, start: int) -> int:
 
 
 def depth(text: str) -> int:
-    """How deeply brackets of any kind are nested; unbalanced ones count as open."""
+    """Return how deeply brackets of any kind are nested; unbalanced ones count as open."""
     level = deepest = 0
     for character in text:
         if character in "([{⦃":
@@ -164,7 +164,7 @@ _TOKEN = re.compile(r"\\begin\{\w+\*?\}|\\end\{\w+\*?\}|\\[a-zA-Z]+|\\.|[\s\S]")
 
 
 def split(text: str, separators: frozenset[str]) -> list[str]:
-    """The parts between separators that stand in no bracket. Brackets need not match in kind: `[0,1)` is a pair."""
+    """Split at separators outside brackets. Brackets need not match in kind: `[0,1)` is a pair."""
     parts = [""]
     level = 0
     for token in _TOKEN.findall(text):
@@ -181,24 +181,24 @@ def split(text: str, separators: frozenset[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """Several things in one text: the brackets around them (none for a bare list) and the things."""
+    """Several items in one text, with the brackets around them (empty for a bare list)."""
 
     opening: str
     closing: str
     items: tuple[str, ...]
     in_words: bool = False
-    """Whether "and" or "or" joins them: then they are no tuple."""
+    """Whether "and" or "or" joins them: then they are not a tuple."""
 
 
 def connect(text: str) -> str:
-    """With the bare words or and and as signs, unless the text is a sentence."""
+    """Replace the bare words or and and by signs, unless the text is a sentence."""
     if "\\text" in text:
         return text
     return _CONNECTIVE.sub(lambda match: "∨" if match[1] == "or" else "∧", text)
 
 
 def items(text: str) -> Items | None:
-    """The elements of a list, set, tuple or interval; None for a single thing."""
+    """Return the items of a list, set, tuple or interval; None for a single value."""
     connected = connect(text)
     parts = split(connected, SEPARATORS)
     if len(parts) > 1:
@@ -212,7 +212,7 @@ def items(text: str) -> Items | None:
 
 
 def _wraps(text: str) -> bool:
-    """Whether the first and the last character are one pair of brackets."""
+    """Return whether the first and the last character are one pair of brackets."""
     level = 0
     for position, character in enumerate(text):
         level += (character in "([{⦃⟨") - (character in ")]}⦄⟩")
@@ -222,14 +222,14 @@ def _wraps(text: str) -> bool:
 
 
 def bare(text: str) -> str:
-    """Without brackets that hold one thing: `(5)` is `5`."""
+    """Remove brackets around a single value: `(5)` is `5`."""
     while len(text) > 1 and text[0] + text[-1] in ("()", "{}") and _wraps(text) and not items(text):
         text = text[1:-1].strip()
     return text
 
 
 def sides(text: str) -> list[str]:
-    """The parts of an equation chain; one part when there is no equals sign."""
+    """Return the parts of an equation chain; one part without an equals sign."""
     parts = split(re.sub(r"(?<![<>!])=+", "=", text), frozenset({"=", r"\approx"}))
     return parts[1:] if len(parts) > 1 and not parts[0] else parts
 
@@ -238,7 +238,7 @@ _RELATIONS = frozenset({"<", ">", r"\le", r"\ge", r"\ne"})
 
 
 def relations(text: str) -> tuple[list[str], list[str]]:
-    r"""The terms of a chain of inequalities and the signs between them: `0<x\le 1` has three terms and two signs."""
+    r"""Return the terms of a chain of inequalities and its signs: `0<x\le 1` has three terms and two signs."""
     terms, signs, level = [""], [], 0
     for token in _TOKEN.findall(text):
         level += (token in "([{⦃⟨") - (token in ")]}⦄⟩")
@@ -254,7 +254,7 @@ _MATRIX = re.compile(r"\\begin\{([pbB]?matrix|smallmatrix|array)\}(?:\{[^{}]*\})
 
 
 def matrix(text: str) -> list[list[str]] | None:
-    """The cells of a text that is one matrix."""
+    """Return the cells of a text that is one matrix, else None."""
     inner = text[1:-1].strip() if text[:1] in ("(", "[") and text[-1:] in (")", "]") else text
     match = _MATRIX.fullmatch(inner)
     if not match or r"\begin" in match[2]:

@@ -1,17 +1,16 @@
-r"""Math answers: the last `\boxed{}` must have the value of the gold, no more and no less.
+r"""Grading math answers: the last `\boxed{}` must have the value of the gold.
 
-`read_answer` runs in the host and costs next to nothing: it takes the box and refuses what is too long, too deep or
-plainly explosive. The rest runs in a worker. The structure (lists, tuples, intervals, equations, matrices, units,
-bases) is compared here, element by element; the elements exactly when they are plain numbers, else by `quantities`.
-No tolerance is granted that the task does not state. docs/graders.md has the rules and their measured errors.
+`read_answer` runs in the host and is cheap: it takes the box and refuses one that is too long or nested too deeply. The
+rest runs in a worker. Structure (lists, tuples, intervals, equations, matrices, units, bases) is compared here, element
+by element; elements exactly if they are plain numbers, else by `quantities`. There is no tolerance beyond what the task
+states. docs/graders.md has the rules and their measured errors.
 """
 
 import re
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 
-from ..types import JSON, MathGold
-from ..workflow.protocol import last_boxed
+from ..types import JSON, FinalAnswer, MathGold
 from . import exact, latex, units
 from .quantities import same_parsed, same_quantity
 
@@ -40,14 +39,15 @@ _REGION = re.compile(r"[<>]|\\(?:le|ge|ne|cup|setminus)(?![a-zA-Z])")
 _NO_SOLUTION = re.compile(r"(?:thereisno|thereareno|no)(?:real)?solutions?(?:exists?)?")
 _OUTWARD = re.compile(r"\s*\$?\s*(?:\\left\s*)?\]")
 _TIME_PART = re.compile(r"0\d(?!\d)")
-NONE = Fraction(0)
+EXACT = Fraction(0)
+"""The tolerance of a task that states none."""
 
 
-def read_answer(text: str) -> tuple[str, str]:
-    """The content of the answer's box, or why there is nothing to grade. Cheap: it runs in the host."""
-    if len(text) > MAX_TEXT:
+def read_answer(answer: FinalAnswer) -> tuple[str, str]:
+    """Return the content of the answer's box and '', or '' and why it is refused. Cheap: it runs in the host."""
+    if len(answer.text) > MAX_TEXT:
         return "", f"the answer is longer than {MAX_TEXT} characters"
-    box = last_boxed(text)
+    box = answer.box
     if box is None:
         return "", r"no \boxed{} with anything in it"
     if len(box) > MAX_BOX:
@@ -60,7 +60,7 @@ def read_answer(text: str) -> tuple[str, str]:
 
 
 def grade_request(request: Mapping[str, JSON]) -> tuple[float, bool, str]:
-    """What a worker does with one answer."""
+    """Grade one answer in a worker; return score, solved and reason."""
     answer, gold = request["answer"], request["gold"]
     assert isinstance(answer, str) and isinstance(gold, dict)
     answers, tolerances, unit = gold["answers"], gold["tolerances"], gold["unit"]
@@ -73,7 +73,7 @@ def grade_request(request: Mapping[str, JSON]) -> tuple[float, bool, str]:
 
 
 def judge(answer: str, gold: MathGold) -> str:
-    """Why the content of a box is not the gold; nothing when it is."""
+    """Return why the content of a box is not the gold; empty if it is."""
     golds = [latex.clean(text) for text in gold.answers]
     given = latex.clean(answer)
     if not given:
@@ -93,21 +93,22 @@ def judge(answer: str, gold: MathGold) -> str:
 def _same_answers(golds: list[str], given: str, gold: MathGold) -> bool:
     if len(golds) == 1 and (same := _same_region(golds[0], given)) is not None:
         return same
-    if _OUTWARD.match(gold.answers[0]) and (found := latex.items(given)) and not found.opening:
-        return False  # a bare list may stand for a pair, but `]0,1[` is no pair
-    wanted = _gold_items(golds)
-    tolerances = _tolerances(gold, len(wanted))
-    if len(wanted) == 1:
-        return _same(wanted[0], given, tolerances[0])
-    expanded = [(sign, tolerance) for text, tolerance in zip(wanted, tolerances, strict=True) for sign in _signs(text)]
-    return _same_list([text for text, _ in expanded], given, [tolerance for _, tolerance in expanded])
+    if _OUTWARD.match(gold.answers[0]) and (given_items := latex.items(given)) and not given_items.opening:
+        return False  # a bare list may stand for a pair, but `]0,1[` is an interval
+    expected = _gold_items(golds)
+    tolerances = _tolerances(gold, len(expected))
+    if len(expected) == 1:
+        return _same(expected[0], given, tolerances[0])
+    pairs = zip(expected, tolerances, strict=True)
+    expanded = [(value, tolerance) for text, tolerance in pairs for value in _signs(text)]
+    return _same_list([value for value, _ in expanded], given, [tolerance for _, tolerance in expanded])
 
 
-def _refuse(given: str, wanted: str) -> str:
-    if _TOWER.search(given) and not _TOWER.search(wanted):
+def _refuse(given: str, gold: str) -> str:
+    if _TOWER.search(given) and not _TOWER.search(gold):
         return "a tower of powers or factorials"
     unfinished = _UNFINISHED.search(given)
-    if unfinished and not _UNFINISHED.search(wanted):
+    if unfinished and not _UNFINISHED.search(gold):
         return f"{unfinished[0]} is left to be worked out"
     if len(latex.split(given, latex.SEPARATORS)) > MAX_ITEMS:
         return f"more than {MAX_ITEMS} items"
@@ -117,44 +118,47 @@ def _refuse(given: str, wanted: str) -> str:
 def _gold_items(golds: list[str]) -> list[str]:
     if len(golds) != 1 or exact.thousands(golds[0]):
         return golds
-    found = latex.items(golds[0])
-    return list(found.items) if found and not found.opening else golds
+    listed = latex.items(golds[0])
+    return list(listed.items) if listed and not listed.opening else golds
 
 
 def _tolerances(gold: MathGold, count: int) -> list[Fraction]:
     stated = [Fraction(str(tolerance)) for tolerance in gold.tolerances]
-    return stated if len(stated) == count else (stated[:1] or [NONE]) * count
+    return stated if len(stated) == count else (stated[:1] or [EXACT]) * count
 
 
 def _without_unit(given: str, unit: str) -> tuple[str, str]:
-    """The answer without the unit that the task states, wrapped or not; or which other unit it has."""
+    """Return the answer without the unit that the task states, and a reason if its unit is another one."""
     stated = re.fullmatch(r"\s*(?:\\text\{)?\s*([^{}^]+?)\s*\}?\s*(?:\^\{?(\d)\}?)?\s*", latex.clean(unit))
-    wanted = units.canonical(stated[1], stated[2] or "") if stated else unit
-    found = units.quantity(given)
-    if found.unit:
-        return (found.value, "") if found.unit == wanted else (given, f"the unit is {unit}, not {found.unit}")
+    expected = units.canonical(stated[1], stated[2] or "") if stated else unit
+    answer = units.quantity(given)
+    if answer.unit:
+        return (answer.value, "") if answer.unit == expected else (given, f"the unit is {unit}, not {answer.unit}")
     plain = latex.squeeze(latex.clean(unit))
     return latex.squeeze(given).removesuffix(plain) or given, ""
 
 
-def _same_list(wanted: list[str], given: str, tolerances: list[Fraction]) -> bool:
-    """Several answers in any order; those in round brackets look like a tuple and must keep the order."""
-    found = _items(given)
-    if found and found.opening == "(" and len(found.items) == len(wanted):
-        return all(map(_same, wanted, found.items, tolerances))
-    if found and found.opening in ("", "⦃"):
-        parts = list(found.items)
-        return _matched(wanted, parts, lambda i, item: _same(wanted[i], item, tolerances[i]))
+def _same_list(golds: list[str], given: str, tolerances: list[Fraction]) -> bool:
+    """Compare several answers in any order; those in round brackets look like a tuple and must keep the order."""
+
+    def same(i: int, item: str) -> bool:
+        return _same(golds[i], item, tolerances[i])
+
+    listed = _items(given)
+    if listed and listed.opening == "(" and len(listed.items) == len(golds):
+        return all(map(_same, golds, listed.items, tolerances))
+    if listed and listed.opening in ("", "⦃"):
+        return _matched(golds, list(listed.items), same)
     name, *rest = latex.sides(given)
     if len(rest) == 1 and _is_name(name):
-        return _same_list(wanted, rest[0], tolerances)
-    return _matched(wanted, _signs(given), lambda i, item: _same(wanted[i], item, tolerances[i]))
+        return _same_list(golds, rest[0], tolerances)
+    return _matched(golds, _signs(given), same)
 
 
 def _signs(text: str) -> list[str]:
-    r"""The values that `\pm` stands for. Several in one value are independent, `\mp` is the opposite of `\pm`.
+    r"""Return the values that `\pm` stands for. Several in one value are independent; `\mp` is the opposite of `\pm`.
 
-    Several in one tuple may be meant either way: the text is left as it is.
+    Several in one tuple are ambiguous: the text is returned as it is.
     """
     count = text.count(r"\pm")
     if count == 0 and r"\mp" in text:
@@ -171,9 +175,9 @@ def _signs(text: str) -> list[str]:
     return [signed for half in halves for signed in _signs(half.removeprefix("+").strip())]
 
 
-def _matched(wanted: list[str], given: list[str], same: Callable[[int, str], bool]) -> bool:
-    """Whether each wanted item has a given one of its own, none left over."""
-    if len(wanted) != len(given):
+def _matched(golds: list[str], given: list[str], same: Callable[[int, str], bool]) -> bool:
+    """Return whether golds and given items can be paired off, none left over: a bipartite matching."""
+    if len(golds) != len(given):
         return False
     partner: dict[int, int] = {}
     known: dict[tuple[int, int], bool] = {}
@@ -183,20 +187,20 @@ def _matched(wanted: list[str], given: list[str], same: Callable[[int, str], boo
             known[i, j] = same(i, given[j])
         return known[i, j]
 
-    def place(i: int, tried: set[int]) -> bool:
+    def assign(i: int, tried: set[int]) -> bool:
         for j in range(len(given)):
             if j not in tried and equal(i, j):
                 tried.add(j)
-                if j not in partner or place(partner[j], tried):
+                if j not in partner or assign(partner[j], tried):
                     partner[j] = i
                     return True
         return False
 
-    return all(place(i, set()) for i in range(len(wanted)))
+    return all(assign(i, set()) for i in range(len(golds)))
 
 
-def _same(gold: str, given: str, tolerance: Fraction = NONE) -> bool:
-    """Whether one thing is another."""
+def _same(gold: str, given: str, tolerance: Fraction = EXACT) -> bool:
+    """Return whether two texts have one value."""
     gold, given = latex.bare(gold), latex.bare(given)
     if latex.squeeze(gold) == latex.squeeze(given):
         return True
@@ -226,7 +230,7 @@ def _is_empty_set(text: str) -> bool:
 
 
 def _same_region(gold: str, given: str) -> bool | None:
-    """Whether inequalities and unions of intervals are one set of numbers; None when this is about something else."""
+    """Return whether inequalities or unions of intervals are one set of numbers; None if there are none."""
     if not (_REGION.search(gold) or _REGION.search(given)):
         return None
     from .regions import same_region
@@ -235,33 +239,32 @@ def _same_region(gold: str, given: str) -> bool | None:
 
 
 def _same_ratio(gold: str, given: str) -> bool | None:
-    """Ratios of three and more parts, in proportion, and times of day; None for anything else.
+    """Compare ratios of three and more parts, in proportion, and times of day; None for anything else.
 
     A ratio of two parts is a fraction, which the parser reads by itself.
     """
     if ":" not in gold and ":" not in given:
         return None
-    wanted, found = (latex.split(text, frozenset({":"})) for text in (gold, given))
-    if any(_TIME_PART.match(part) for part in (*wanted[1:], *found[1:])):
+    ours, theirs = (latex.split(text, frozenset({":"})) for text in (gold, given))
+    if any(_TIME_PART.match(part) for part in (*ours[1:], *theirs[1:])):
         # 7:05 is not 7:5: minutes have two digits.
-        digits = [[len(part) - len(part.lstrip("0123456789")) for part in parts[1:]] for parts in (wanted, found)]
-        return digits[0] == digits[1] and all(map(_same, wanted, found))
-    if max(len(wanted), len(found)) < 3:
+        digits = [[len(part) - len(part.lstrip("0123456789")) for part in parts[1:]] for parts in (ours, theirs)]
+        return digits[0] == digits[1] and all(map(_same, ours, theirs))
+    if max(len(ours), len(theirs)) < 3:
         return None
-    if len(wanted) != len(found):
+    if len(ours) != len(theirs):
         return False
-    ones, others = ([exact.number(part) for part in parts] for parts in (wanted, found))
-    if None in ones or None in others:
-        products = (
-            (rf"({a})\cdot({found[0]})", rf"({b})\cdot({wanted[0]})") for a, b in zip(wanted, found, strict=True)
-        )
-        return all(same_parsed(one, other, NONE) for one, other in products)
-    factors = {b / a if a else None for a, b in zip(ones, others, strict=True) if a or b}  # type: ignore[operator]
+    gold_numbers, given_numbers = ([exact.number(part) for part in parts] for parts in (ours, theirs))
+    if None in gold_numbers or None in given_numbers:
+        products = ((rf"({a})\cdot({theirs[0]})", rf"({b})\cdot({ours[0]})") for a, b in zip(ours, theirs, strict=True))
+        return all(same_parsed(left, right, EXACT) for left, right in products)
+    pairs = zip(gold_numbers, given_numbers, strict=True)
+    factors = {b / a if a else None for a, b in pairs if a or b}  # type: ignore[operator]
     return len(factors) == 1 and None not in factors and 0 not in factors
 
 
 def _same_rounded(gold: str, given: str, tolerance: Fraction) -> bool:
-    r"""`\frac{11}{36} \approx 0.306`: what stands in front is the answer, and the rest must not contradict it."""
+    r"""`\frac{11}{36} \approx 0.306`: the part in front is the answer, and the rest must not contradict it."""
     front, _, back = given.rpartition(r"\approx")
     rounded = exact.number(back.strip())
     if not front.strip() or _is_name(front):
@@ -270,7 +273,7 @@ def _same_rounded(gold: str, given: str, tolerance: Fraction) -> bool:
 
 
 def _same_chain(gold: list[str], given: list[str], tolerance: Fraction) -> bool:
-    r"""Equations. `x=5` is 5 and `13=12` is nothing: each part of a chain but a name in front must be right."""
+    r"""Compare equations. `x=5` is 5 and `13=12` is wrong: every part but a name in front must be right."""
     if len(gold) > 1 and not (_is_name(gold[0]) and len(gold) == 2):
         equation = len(gold) == len(given) == 2
         return equation and _equation((gold[0], gold[1]), (given[0], given[1]))
@@ -300,12 +303,12 @@ def _has_symbol(text: str) -> bool:
 
 
 def _labels(text: str) -> bool:
-    """Whether the front of a chain says what the value is of: `x`, `f(2)`, `x+y`, and not `2x`, which is twice it."""
+    """Return whether the front of a chain names the value: `x`, `f(2)`, `x+y`, but not `2x`, which is twice it."""
     return _has_symbol(text) and not re.match(r"[-+]?\s*(?:\d|\\frac)", text)
 
 
 def _same_structure(gold: str, given: str, tolerance: Fraction) -> bool | None:
-    """Compare element by element; None when both are single things."""
+    """Compare element by element; None if neither side has elements."""
     if (rows := latex.matrix(gold)) is not None and (cells := latex.matrix(given)) is not None:
         same_shape = [len(row) for row in rows] == [len(row) for row in cells]
         return same_shape and all(
@@ -314,53 +317,46 @@ def _same_structure(gold: str, given: str, tolerance: Fraction) -> bool | None:
     pieces = [latex.split(text, frozenset({r"\cup"})) for text in (gold, given)]
     if len(pieces[0]) == len(pieces[1]) > 1:
         return _matched(pieces[0], pieces[1], lambda i, item: _same(pieces[0][i], item, tolerance))
-    wanted, found = _items(gold), _items(given)
-    if wanted is None and found is None:
-        return None
-    if wanted is None or found is None:
-        return _same_single(wanted, found, gold, given)
-    return _same_items(wanted, found, tolerance)
+    gold_items, given_items = _items(gold), _items(given)
+    if gold_items and given_items:
+        return _same_items(gold_items, given_items, tolerance)
+    if listed := gold_items or given_items:
+        if listed.opening == "⦃":  # a set of one is its element
+            return len(listed.items) == 1 and _same(listed.items[0], given if gold_items else gold)
+        return listed.opening in ("(", "[") and bool(same_parsed(gold, given, EXACT))
+    return None
 
 
 def _items(text: str) -> latex.Items | None:
     if exact.thousands(text):
         return None
-    found = latex.items(text)
-    if found and found.opening in ("", "⦃"):
-        expanded = tuple(sign for item in found.items for sign in _signs(item))
-        return latex.Items(found.opening, found.closing, expanded, found.in_words)
+    listed = latex.items(text)
+    if listed and listed.opening in ("", "⦃"):
+        expanded = tuple(sign for item in listed.items for sign in _signs(item))
+        return latex.Items(listed.opening, listed.closing, expanded, listed.in_words)
     signs = _signs(text)
-    return latex.Items("", "", tuple(signs)) if len(signs) > 1 else found
+    return latex.Items("", "", tuple(signs)) if len(signs) > 1 else listed
 
 
-def _same_single(wanted: latex.Items | None, found: latex.Items | None, gold: str, given: str) -> bool:
-    """One side has elements, the other is a single thing: a set of one, or a relation that describes an interval."""
-    structured, single = (wanted, given) if wanted else (found, gold)
-    assert structured is not None
-    if structured.opening == "⦃":
-        return len(structured.items) == 1 and _same(structured.items[0], single)
-    return structured.opening in ("(", "[") and bool(same_parsed(gold, given, NONE))
+def _same_items(gold: latex.Items, given: latex.Items, tolerance: Fraction) -> bool:
+    r"""Compare lists and sets in any order; tuples and intervals in order, with their brackets.
 
-
-def _same_items(wanted: latex.Items, found: latex.Items, tolerance: Fraction) -> bool:
-    r"""Lists and sets in any order; tuples and intervals in theirs, with their brackets.
-
-    A bare list for a tuple, or a tuple for a list, must be in order; a set is no tuple.
+    A bare list for a tuple, or a tuple for a list, must be in order; a set never equals a tuple.
     """
-    ones, others = list(wanted.items), list(found.items)
-    if {wanted.opening, found.opening} <= {"", "⦃"}:
-        return _matched(ones, others, lambda i, item: _same(ones[i], item, tolerance))
-    if "⦃" in (wanted.opening, found.opening) or len(ones) != len(others) or wanted.in_words or found.in_words:
+    ours, theirs = list(gold.items), list(given.items)
+    if {gold.opening, given.opening} <= {"", "⦃"}:
+        return _matched(ours, theirs, lambda i, item: _same(ours[i], item, tolerance))
+    if "⦃" in (gold.opening, given.opening) or len(ours) != len(theirs) or gold.in_words or given.in_words:
         return False
-    brackets = (wanted.opening + wanted.closing, found.opening + found.closing)
-    # A vector may stand in angles; a bare list only for what is plainly a tuple.
+    brackets = (gold.opening + gold.closing, given.opening + given.closing)
+    # A vector may have angle brackets; a bare list may stand only for a tuple.
     if brackets[0] != brackets[1] and not set(brackets) <= {"", "()", "⟨⟩"}:
         return False
-    return all(_same(one, other, tolerance) for one, other in zip(ones, others, strict=True))
+    return all(_same(one, other, tolerance) for one, other in zip(ours, theirs, strict=True))
 
 
 def warm_up() -> None:
-    """Import sympy and let the parser learn its grammar: its first sight of each form is slow."""
+    """Import sympy and let the parser fill its caches: the first text of each form is slow."""
     for gold, answer in WARM_UP:
         judge(answer, MathGold((gold,)))
 

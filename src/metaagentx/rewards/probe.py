@@ -1,7 +1,7 @@
-"""Users' own graders, each imported and called once before anything heavy is loaded.
+"""Check users' graders: import and call each once before a model is loaded.
 
-A grader that is not there, raises, returns nonsense or hangs would otherwise show after a model was loaded and every
-answer had become an infra fault. It is called in a worker that is killed when it takes too long.
+Otherwise a grader that is missing, raises, returns an invalid value or hangs would show only after a model was loaded
+and every execution had failed with an infrastructure fault. It runs in a worker that is killed if it takes too long.
 """
 
 import asyncio
@@ -10,13 +10,12 @@ from pathlib import Path
 
 from ..errors import MetaAgentXError
 from ..types import CustomGrader
-from .custom_workers import CustomWorker
+from .custom import CUSTOM_LIMITS, CustomWorker
 from .errors import GraderUnavailable
-from .pool import CUSTOM_LIMITS
-from .worker_group import GraderLimits, OverLimit, WorkerCrashed, WorkerLost
+from .workers import GraderLimits, OverLimit, WorkerCrashed, WorkerLost
 
 PROBE = r"\boxed{0}"
-"""The answer that graders are tried with."""
+"""The answer that graders are called with."""
 
 
 async def check_graders(graders: Iterable[CustomGrader], limits: GraderLimits = CUSTOM_LIMITS) -> None:
@@ -30,7 +29,7 @@ async def check_graders(graders: Iterable[CustomGrader], limits: GraderLimits = 
 
 
 async def _reason(grader: CustomGrader, limits: GraderLimits) -> str:
-    """Why a grader cannot be used; nothing if it can."""
+    """Return why a grader cannot be used; empty if it can."""
     try:
         worker = await CustomWorker.start(grader, limits)
     except GraderUnavailable as error:
@@ -44,6 +43,6 @@ async def _reason(grader: CustomGrader, limits: GraderLimits) -> str:
         return f"it crashed, {tried}: {error}"
     finally:
         await worker.close()
-    if "broken" in reply:
-        return f"{reply['broken']}, {tried}"
-    return f"{str(reply['reason']).replace('grading it', 'it')}, {tried}" if reply.get("over_limit") else ""
+    if reply.broken:
+        return f"{reply.broken}, {tried}"
+    return f"{reply.reason.removeprefix('grading ')}, {tried}" if reply.over_limit else ""

@@ -1,4 +1,4 @@
-r"""Whether two single things are equal: numbers, units, percent signs, number bases, words, expressions."""
+r"""Compare two single values: numbers, units, percent signs, number bases, words, expressions."""
 
 import re
 from fractions import Fraction
@@ -10,29 +10,29 @@ _PRIMED_NUMBER = re.compile(r"(?<![_\d.a-zA-Z{])\d[\d.]*\s*'|^(?:[^a-zA-Z']|\\[a
 
 
 def same_quantity(gold: str, given: str, tolerance: Fraction) -> bool:
-    """Whether two single things are equal, units and percent signs considered."""
+    """Return whether two single values are equal, units and percent signs considered."""
     if _PRIMED_NUMBER.search(gold) or _PRIMED_NUMBER.search(given):
         one, other = gold.rstrip("'"), given.rstrip("'")
         primes = (len(gold) - len(one), len(given) - len(other))
         return primes[0] == primes[1] > 0 and same_quantity(one, other, tolerance)
-    wanted, found = units.quantity(gold), units.quantity(given)
-    if wanted.unit and found.unit and wanted.unit != found.unit:
+    expected, answer = units.quantity(gold), units.quantity(given)
+    if expected.unit and answer.unit and expected.unit != answer.unit:
         return False
-    if wanted.percent != found.percent:
-        return _same_percent(wanted, found, tolerance)
-    if (wanted.unit != found.unit) and _same_leaf(gold, given.replace(r"\text", ""), tolerance):
+    if expected.percent != answer.percent:
+        return _same_percent(expected, answer, tolerance)
+    if expected.unit != answer.unit and _same_leaf(gold, given.replace(r"\text", ""), tolerance):
         return True
-    return _same_leaf(wanted.value, found.value, tolerance)
+    return _same_leaf(expected.value, answer.value, tolerance)
 
 
-def _same_percent(wanted: units.Quantity, found: units.Quantity, tolerance: Fraction) -> bool:
-    r"""`60\%` is 0.6, and also 60 where the task asked for a percentage: never for a number up to 1."""
-    one, other = exact.number(latex.bare(wanted.value)), exact.number(latex.bare(found.value))
+def _same_percent(gold: units.Quantity, given: units.Quantity, tolerance: Fraction) -> bool:
+    r"""Compare a percentage with a plain number: `60\%` is 0.6, and also 60, but never the same number up to 1."""
+    one, other = exact.number(latex.bare(gold.value)), exact.number(latex.bare(given.value))
     if one is None or other is None:
-        return _same_leaf(wanted.value, found.value, tolerance)
+        return _same_leaf(gold.value, given.value, tolerance)
     if one == other:
         return abs(one) > 1
-    share, plain = (one, other) if wanted.percent else (other, one)
+    share, plain = (one, other) if gold.percent else (other, one)
     return abs(share / 100 - plain) <= tolerance
 
 
@@ -52,19 +52,21 @@ def _same_leaf(gold: str, given: str, tolerance: Fraction) -> bool:
     return bool(same_parsed(gold, given, tolerance))
 
 
-def _same_based(wanted: tuple[str, int] | None, found: tuple[str, int] | None, gold: str, given: str) -> bool:
-    """A gold with a base wants these digits, in this base when one is stated; else the value decides."""
-    if wanted and found:
-        return wanted == found
-    if wanted:
-        return given.strip().upper() == wanted[0]
-    assert found is not None
-    value = exact.value_in_base(*found)
+def _same_based(expected: tuple[str, int] | None, answer: tuple[str, int] | None, gold: str, given: str) -> bool:
+    """Compare numbers with a base: a gold with a base needs its digits, in its base if the answer states one; for a
+    gold without a base the value decides.
+    """
+    if expected and answer:
+        return expected == answer
+    if expected:
+        return given.strip().upper() == expected[0]
+    assert answer is not None
+    value = exact.value_in_base(*answer)
     return value is not None and value == exact.number(gold)
 
 
 def same_parsed(gold: str, given: str, tolerance: Fraction) -> bool | None:
-    """Whether the parser finds one value in both; None when it cannot read one of them."""
+    """Return whether the parser finds one value in both texts; None if it cannot parse one of them."""
     from .values import same_value
 
     return same_value(gold, given, tolerance)

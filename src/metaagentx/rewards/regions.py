@@ -1,8 +1,8 @@
-r"""Sets of real numbers as answers write them: intervals, unions, inequalities, `|x-2|<3`, `\mathbb{R}\setminus\{3\}`.
+r"""Compare sets of real numbers: intervals, unions, inequalities, `|x-2|<3`, `\mathbb{R}\setminus\{3\}`.
 
-A text becomes a union of intervals and points on the real line, and two texts are the same when their pieces are. What
-is no such set (a tuple of three, two variables, a quadratic left unsolved) is None: the caller compares it otherwise.
-Runs in a worker: endpoints are read by sympy.
+A text becomes a union of intervals and points on the real line; two texts are the same if their pieces are. A text that
+is not such a set (a tuple of three, two variables, an unsolved quadratic) is None, and is compared by the caller in
+another way. Runs in a worker: sympy reads the endpoints.
 """
 
 import re
@@ -37,22 +37,22 @@ class Region:
 
 
 def same_region(gold: str, answer: str) -> bool | None:
-    """Whether two cleaned texts describe one set of real numbers; None when one of them describes none."""
+    """Return whether two cleaned texts describe one set of real numbers; None if one of them describes none."""
     if bool(_CLOSED_INFINITY.search(gold)) is not bool(_CLOSED_INFINITY.search(answer)):
-        return False  # [3,\infty] is no set of real numbers
-    wanted, given = read_region(gold), read_region(answer)
-    if wanted is None or given is None:
+        return False  # [3,\infty] is not a set of real numbers
+    expected, given = read_region(gold), read_region(answer)
+    if expected is None or given is None:
         return None
-    if wanted.variable and given.variable and wanted.variable != given.variable:
+    if expected.variable and given.variable and expected.variable != given.variable:
         return False
-    ones, others = _pieces(wanted.numbers), _pieces(given.numbers)
-    if ones is None or others is None:
+    ours, theirs = _pieces(expected.numbers), _pieces(given.numbers)
+    if ours is None or theirs is None:
         return None
-    return len(ones) == len(others) and all(map(_same_piece, ones, others))
+    return len(ours) == len(theirs) and all(map(_same_piece, ours, theirs))
 
 
 def read_region(text: str) -> Region | None:
-    """The set of real numbers that a cleaned text describes."""
+    """Return the set of real numbers that a cleaned text describes, else None."""
     text = _LABEL.sub("", latex.bare(latex.connect(text).strip()), count=1)
     for separators, join in ((frozenset({"∨", r"\cup"}), Union), (frozenset({"∧"}), _intersection)):
         parts = [part for part in latex.split(text, separators) if part]
@@ -92,48 +92,48 @@ def _read_single(text: str) -> Region | None:
 
 
 def _read_brackets(text: str) -> Region | None:
-    found = latex.items(text)
-    if found is None or found.opening not in ("(", "[", "⦃"):
+    listed = latex.items(text)
+    if listed is None or listed.opening not in ("(", "[", "⦃"):
         return None
-    numbers = [_read_constant(item) for item in found.items]
+    numbers = [_read_constant(item) for item in listed.items]
     constants = [number for number in numbers if number is not None]
     if len(constants) < len(numbers):
         return None
-    if found.opening == "⦃":
+    if listed.opening == "⦃":
         return None if any(number.is_infinite for number in constants) else Region(FiniteSet(*constants))
     if len(constants) != 2:
         return None
     low, high = constants
     # (2,-1) is a pair, not an interval.
     if (
-        (low.is_infinite and found.opening == "[")
-        or (high.is_infinite and found.closing == "]")
+        (low.is_infinite and listed.opening == "[")
+        or (high.is_infinite and listed.closing == "]")
         or not _less(low, high)
     ):
         return None
-    return Region(Interval(low, high, found.opening == "(", found.closing == ")"))
+    return Region(Interval(low, high, listed.opening == "(", listed.closing == ")"))
 
 
 def _read_relation(terms: list[str], signs: list[str]) -> Region | None:
     constants = [_read_constant(term) for term in terms]
-    unknown = [place for place, constant in enumerate(constants) if constant is None]
-    if len(unknown) != 1 or len(terms) > 3:
+    unknowns = [position for position, constant in enumerate(constants) if constant is None]
+    if len(unknowns) != 1 or len(terms) > 3:
         return None
-    place = unknown[0]
-    if len(terms) == 3 and (place != 1 or (signs[0] in _UPWARD) != (signs[1] in _UPWARD) or r"\ne" in signs):
+    unknown = unknowns[0]
+    if len(terms) == 3 and (unknown != 1 or (signs[0] in _UPWARD) != (signs[1] in _UPWARD) or r"\ne" in signs):
         return None
     conditions = []
     for position, sign in enumerate(signs):
         # Read as "unknown sign constant", whichever side the constant is on.
-        constant = constants[position + 1] if position >= place else constants[position]
+        constant = constants[position + 1] if position >= unknown else constants[position]
         if constant is None:
             return None
-        conditions.append((sign if position >= place else _FLIPPED[sign], constant))
-    return _solve(terms[place], conditions)
+        conditions.append((sign if position >= unknown else _FLIPPED[sign], constant))
+    return _solve(terms[unknown], conditions)
 
 
 def _solve(term: str, conditions: list[tuple[str, Expr]]) -> Region | None:
-    """The numbers for which a variable, or the absolute value of a linear expression in one, meets all conditions."""
+    """Return the numbers for which a variable, or the absolute value of a linear term in one, meets all conditions."""
     numbers: Set = _REALS
     for sign, bound in conditions:
         numbers = numbers.intersect(_half_line(sign, bound))
@@ -188,7 +188,7 @@ def _less(low: Expr, high: Expr) -> bool:
 
 
 def _pieces(numbers: Set) -> list[tuple[Expr, bool, Expr, bool]] | None:
-    """Intervals in order, each as its ends and whether they are open; a point is an interval of one."""
+    """Return the intervals in order, each as its ends and whether they are open; a point is an interval of one."""
     pieces: list[tuple[Expr, bool, Expr, bool]] = []
     for part in numbers.args if isinstance(numbers, Union) else (numbers,):
         if isinstance(part, Interval):

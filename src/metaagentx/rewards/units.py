@@ -1,6 +1,6 @@
-r"""Units behind a value: `10\text{ cm}`, `336^\circ`, `12\%`, `5 dollars`.
+r"""Units after a value: `10\text{ cm}`, `336^\circ`, `12\%`, `5 dollars`.
 
-A unit that only one side states is left aside (MATH's golds carry one or not, as they please), two different ones are a
+A unit that only one side states is ignored (some golds of MATH have one, others do not); two different units are a
 difference. A bare letter, the N of `0.64N`, is part of the expression: it cannot be told from a variable.
 """
 
@@ -36,7 +36,7 @@ _ANGLE_FUNCTION = re.compile(r"\\(?:arc)?(?:sin|cos|tan|cot|sec|csc)")
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """A value with what stands behind it."""
+    """A value with its unit or percent sign."""
 
     value: str
     unit: str = ""
@@ -44,7 +44,7 @@ class Quantity:
 
 
 def quantity(text: str) -> Quantity:
-    """Take the unit, the degree sign or the percent sign off a cleaned text."""
+    """Split the unit, the degree sign or the percent sign from a cleaned text."""
     if text.endswith(r"\%"):
         return Quantity(text[:-2].strip(), percent=True)
     if text.endswith(r"^\circ") and not _ANGLE_FUNCTION.search(text):
@@ -61,7 +61,7 @@ def quantity(text: str) -> Quantity:
 
 
 def canonical(unit: str, power: str = "") -> str:
-    """One name for a unit, its power behind it."""
+    """Return one name for all spellings of a unit, with its power."""
     words = unit.lower().replace(".", "").split()
     if words and words[0] in _SQUARE:
         power = power or _SQUARE[words.pop(0)]

@@ -1,8 +1,8 @@
-r"""Whether two LaTeX expressions have one value. Runs in a worker: sympy may take for ever, and the pool kills it.
+r"""Compare the values of two LaTeX expressions. Runs in a worker: sympy may not terminate, and the worker is killed.
 
 math-verify's parser reads the expressions. Its own numeric comparison is not used: it rounds to six decimals and drops
-differences below 1e-15, so that 1.6e-19 equals 9.1e-31. Constants are compared to 30 digits beyond the decimal point,
-relative to their size; expressions at fixed points; relations and sets, which have no value, by math-verify's `verify`.
+differences below 1e-15, so that 1.6e-19 equals 9.1e-31. Constants are compared to 30 digits, relative to their size;
+expressions at fixed points; relations and sets, which have no value, by math-verify's `verify`.
 """
 
 import re
@@ -17,7 +17,7 @@ from math_verify.grader import verify
 from sympy import Basic, Expr, Float, I, Integer, MatrixBase, Pow, Rational, Symbol, binomial, factorial, floor, log
 from sympy.core.function import AppliedUndef
 
-_NORMALISE = NormalizationConfig(
+_NORMALIZE = NormalizationConfig(
     basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none", equations=False
 )
 # Symbols keep their case: R and r are two radii.
@@ -32,7 +32,7 @@ _PRIMES = re.compile(r"(\\[a-zA-Z]+|[a-zA-Z])(?:_(\w)|_\{(\w+)\})?('+)")
 _IN_PARENTHESES = r"\(\s*[-+]?\s*(?:[\d.]+|\d+\s*/\s*\d+|\\frac\{\d+\}\{\d+\})\s*\)"
 _PRODUCT = re.compile(rf"({_IN_PARENTHESES})\s*(?=\(|\d|\\frac)|(?<![_^\w.}}])(\d+(?:\.\d+)?)\s*(?={_IN_PARENTHESES})")
 _MIXED = re.compile(r"(?<![\w.^}])(\d+)\s*(?:\\frac\{(\d+)\}\{(\d+)\}|\s(\d+)\s*/\s*(\d+))")
-# Two numbers side by side are no sum, as the parser takes them to be, nor anything else.
+# Two numbers side by side have no meaning; the parser would take them for a sum.
 _SIDE_BY_SIDE = re.compile(r"(?<![_^\d.])\d[\d.]*(?:\s+\.?\d|\s*⦃|\s*\{\s*\d+\s*\})")
 _PARSER_WORDS = {"⦃": r"\{", "⦄": r"\}", "⟨": "(", "⟩": ")", r"\Rset": r"\mathbb{R}", r"\Zset": r"\mathbb{Z}"}
 _EXACT = Fraction(0)
@@ -40,21 +40,21 @@ _POINTS, _SIGNED_POINTS = 4, 2
 
 
 def same_value(gold: str, answer: str, tolerance: Fraction) -> bool | None:
-    """Whether two cleaned texts have one value; None when one of them cannot be read."""
-    wanted, given = parse(gold), parse(answer)
-    if wanted is None or given is None:
+    """Return whether two cleaned texts have one value; None if one of them cannot be parsed."""
+    expected, given = parse(gold), parse(answer)
+    if expected is None or given is None:
         return None
-    if isinstance(wanted, Expr) and isinstance(given, Expr):
-        return _same_expression(wanted, given, tolerance)
+    if isinstance(expected, Expr) and isinstance(given, Expr):
+        return _same_expression(expected, given, tolerance)
     return bool(
         verify(
-            wanted, given, float_rounding=12, numeric_precision=30, allow_set_relation_comp=True, timeout_seconds=None
+            expected, given, float_rounding=12, numeric_precision=30, allow_set_relation_comp=True, timeout_seconds=None
         )
     )
 
 
 def same_equation(gold: tuple[str, str], answer: tuple[str, str]) -> bool:
-    """Whether two equations say the same: the differences of their sides are in a constant ratio."""
+    """Return whether two equations are equivalent: the differences of their sides are in a constant ratio."""
     parts = [parse(side) for side in (*gold, *answer)]
     expressions = [part for part in parts if isinstance(part, Expr)]
     if len(expressions) < 4:
@@ -74,7 +74,7 @@ def same_equation(gold: tuple[str, str], answer: tuple[str, str]) -> bool:
 
 @lru_cache(maxsize=512)
 def parse(text: str) -> Basic | MatrixBase | None:
-    """What the text means to sympy, decimals exact, evaluated as little as possible; None when it means nothing."""
+    """Parse a text with sympy, decimals exact, evaluated as little as possible; None if it cannot be parsed."""
     text = _MIXED.sub(_add_fraction, text)
     if _SIDE_BY_SIDE.search(text):
         return None
@@ -89,7 +89,7 @@ def parse(text: str) -> Basic | MatrixBase | None:
     text = _PRODUCT.sub(lambda match: rf"{match[0].strip()}\cdot ", text)  # it takes 2(3) for a mixed number, 5
     text = _DEGREES.sub(r"(\\frac{\1\\pi}{180})", text)
     text = _DECIMAL.sub(lambda match: f"(\\frac{{{int(match[1] + match[2])}}}{{1{'0' * len(match[2])}}})", text)
-    text = normalize_latex(text, _NORMALISE)
+    text = normalize_latex(text, _NORMALIZE)
     for reader in (_QuickReader, _Latex2Sympy):
         try:
             parsed = reader(is_real=True, config=_CONVERT).parse(text)
@@ -102,14 +102,14 @@ def parse(text: str) -> Basic | MatrixBase | None:
 
 
 def _add_fraction(match: re.Match[str]) -> str:
-    """A mixed number as a sum: before a symbol the parser would take it for a product."""
+    """Return a mixed number as a sum: before a symbol the parser would take it for a product."""
     whole, above, below = match[1], match[2] or match[4], match[3] or match[5]
     return rf"({whole}+\frac{{{above}}}{{{below}}})" if int(above[:20]) < int(below[:20]) else match[0]
 
 
 class _QuickReader(_Latex2Sympy):  # type: ignore[misc]
-    """The parser with ANTLR's quick prediction, six times as fast: where it finds a reading, it is the one the full
-    prediction finds; where it finds none, the full one is asked."""
+    """The parser with ANTLR's SLL prediction, six times as fast. If it succeeds, its result is that of the full
+    prediction; if it fails, the full one is used."""
 
     def create_parser(self, text: str) -> Parser:
         parser = super().create_parser(text)
@@ -118,7 +118,7 @@ class _QuickReader(_Latex2Sympy):  # type: ignore[misc]
 
 
 def _plain(expression: Expr) -> Expr:
-    """With functions that nobody defined, f(x), as symbols and i as the imaginary unit."""
+    """Replace undefined functions, f(x), by symbols and i by the imaginary unit."""
     calls = {call: Symbol(str(call)) for call in expression.atoms(AppliedUndef)}
     units = {symbol: I for symbol in expression.free_symbols if str(symbol) == "i"}
     replacements = calls | units
@@ -126,17 +126,17 @@ def _plain(expression: Expr) -> Expr:
     return result
 
 
-def _same_expression(wanted: Expr, given: Expr, tolerance: Fraction) -> bool:
-    wanted, given = _plain(wanted), _plain(given)
-    if not _names(wanted) and not _names(given):
-        return same_constant(wanted, given, tolerance)
-    integers = _wants_integers(wanted) or _wants_integers(given)
+def _same_expression(gold: Expr, given: Expr, tolerance: Fraction) -> bool:
+    gold, given = _plain(gold), _plain(given)
+    if not _names(gold) and not _names(given):
+        return same_constant(gold, given, tolerance)
+    integers = _needs_integers(gold) or _needs_integers(given)
     compared = 0
     for turn in range(_POINTS + _SIGNED_POINTS):
         signed = turn >= _POINTS and not integers
-        both = wanted + given  # one point for the symbols of both
+        both = gold + given  # one point for the symbols of both
         point = _point(both, turn, integers, signed)
-        one, other = (evaluate(side, point, _DIGITS) for side in (wanted, given))
+        one, other = (evaluate(side, point, _DIGITS) for side in (gold, given))
         if one is None or other is None or (signed and not (one.is_real and other.is_real)):
             continue
         if not _close(one, other, _DIGITS):
@@ -145,13 +145,13 @@ def _same_expression(wanted: Expr, given: Expr, tolerance: Fraction) -> bool:
     return compared >= 2
 
 
-def same_constant(wanted: Expr, given: Expr, tolerance: Fraction = _EXACT) -> bool:
-    """Whether two expressions without symbols have one value."""
-    one, other = (evaluate(side, {}, _DIGITS) for side in (wanted, given))
+def same_constant(gold: Expr, given: Expr, tolerance: Fraction = _EXACT) -> bool:
+    """Return whether two expressions without symbols have one value."""
+    one, other = (evaluate(side, {}, _DIGITS) for side in (gold, given))
     if one is None or other is None:
-        return bool(wanted == given)
+        return bool(gold == given)
     if tolerance:
-        # A hair more than stated: 0.6054 and its fellow are told apart by 30 digits, not by the last of them.
+        # Slightly more than stated: both values are rounded to 30 digits.
         return bool(
             abs(one - other) <= Rational(tolerance.numerator, tolerance.denominator) * (1 + Rational(1, 10**12))
         )
@@ -159,7 +159,7 @@ def same_constant(wanted: Expr, given: Expr, tolerance: Fraction = _EXACT) -> bo
     if size > _MAX_MAGNITUDE:
         return False
     if size > 15:  # integers of many digits must agree in all of them
-        one, other = (evaluate(side, {}, _DIGITS + size) for side in (wanted, given))
+        one, other = (evaluate(side, {}, _DIGITS + size) for side in (gold, given))
         return one is not None and other is not None and _close(one, other, _DIGITS + size)
     return _close(one, other, _DIGITS)
 
@@ -168,14 +168,14 @@ def _names(expression: Expr) -> set[str]:
     return {str(symbol) for symbol in expression.free_symbols}
 
 
-def _wants_integers(expression: Expr) -> bool:
+def _needs_integers(expression: Expr) -> bool:
     if expression.has(factorial, binomial, floor):
         return True
     return any(power.args[0] == -1 and power.args[1].free_symbols for power in expression.atoms(Pow))
 
 
 def _point(expression: Expr, turn: int, integers: bool, signed: bool = False) -> dict[Basic, Basic]:
-    """A value for each symbol, by its name and the turn: the same on every machine and in every run."""
+    """Return a value for each symbol, by its name and the turn: the same on every machine and in every run."""
     point: dict[Basic, Basic] = {}
     for symbol in expression.free_symbols:
         seed = zlib.crc32(f"{symbol} {turn}".encode())
@@ -188,7 +188,7 @@ def _point(expression: Expr, turn: int, integers: bool, signed: bool = False) ->
 
 
 def evaluate(expression: Expr, point: dict[Basic, Basic], digits: int = _DIGITS) -> Expr | None:
-    """The value of an expression at a point, None when it has none that is finite."""
+    """Return the value of an expression at a point; None if it has no finite value."""
     value = expression.evalf(digits, subs=point or None)
     if not value.is_number or value.is_finite is False or value.is_comparable is None:
         return None

@@ -1,13 +1,13 @@
-"""The run directory: all that a run leaves behind, and all that is needed to go on with it. docs/runs.md says more.
+"""The run directory: everything that a run writes and that resuming it needs. docs/runs.md describes the files.
 
     with Run.create(Path("runs/first"), config_text) as run:     # or Run.resume(...), Run.fork(...)
         for step in range(run.next_step, steps):
             run.write_step(step, metrics, rollouts)
             await run.save_checkpoint(step + 1, policies, keep=2)
 
-A run may be killed at any moment. What counts is the newest checkpoint: entering a run goes back to it, so that the
-steps after it are done again and come out the same. A run that is not entered is for reading, also while another
-process trains it: viewer, evaluation and reports read this directory and nothing else.
+A run may be killed at any moment. The newest checkpoint counts: entering a run restores it, and the steps after it are
+done again with the same result. A run that is not entered can be read, also while another process trains it: evaluation
+and report read this directory and nothing else.
 """
 
 from .commands import command, resume_command

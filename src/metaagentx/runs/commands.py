@@ -7,12 +7,12 @@ from pathlib import Path
 
 
 def resume_command(directory: Path) -> str:
-    """What a person types to go on with a run."""
+    """Return the command that resumes a run."""
     return command("train", "--resume", directory)
 
 
 def command(*words: object) -> str:
-    """What a person types to call us again from here: our name, or where we are if the shell does not know it."""
-    called = Path(sys.argv[0])
-    unknown = called.name == "metaagentx" and not shutil.which("metaagentx")
-    return shlex.join(map(str, [called if unknown else "metaagentx", *words]))
+    """Return a metaagentx command line for a person to type, with the path of the program if it is not on PATH."""
+    program = Path(sys.argv[0])
+    not_on_path = program.name == "metaagentx" and not shutil.which("metaagentx")
+    return shlex.join(map(str, [program if not_on_path else "metaagentx", *words]))

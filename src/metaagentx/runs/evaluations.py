@@ -1,4 +1,4 @@
-"""Where the evaluations of a run lie: each in a directory of its own below RUN/evaluation, named after its step."""
+"""The directories of a run's evaluations: RUN/evaluation/STEP."""
 
 from pathlib import Path
 
@@ -6,11 +6,11 @@ FILES = ("evaluation.json", "evaluation.md")
 
 
 def evaluation_directory(run: Path, step: int) -> Path:
-    """Where the evaluation of a checkpoint goes unless another place is named."""
+    """Return the default directory for the evaluation of a checkpoint."""
     return run / "evaluation" / f"{step:06d}"
 
 
 def evaluation_directories(run: Path) -> list[Path]:
-    """All directories of a run that hold an evaluation. Earlier versions wrote one into the run's own directory."""
+    """Return all directories that hold an evaluation of a run; earlier versions wrote one into the run directory."""
     below = sorted(path for path in (run / "evaluation").glob("*") if not path.name.startswith("."))
     return [path for path in (*below, run) if any((path / name).is_file() for name in FILES)]

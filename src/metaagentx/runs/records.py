@@ -1,45 +1,71 @@
-"""The small files of a run: one JSON object, or one a line, with the number of the format."""
+"""The small files of a run: one JSON object, or one per line, with the number of the format."""
 
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import TypeVar
 
 from ..errors import MetaAgentXError
 from ..types import JSON
+from .serialize import Serializer
 
 FORMAT = 1
+T = TypeVar("T")
 
 
-class Best(NamedTuple):
-    """The step whose checkpoint did best on held-out tasks."""
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The step whose checkpoint scored best on held-out tasks; the file `best`."""
 
     step: int
     score: float
 
 
 @dataclass(frozen=True, slots=True)
-class State:
-    """What a checkpoint says of itself."""
+class CheckpointState:
+    """The file state.json of a checkpoint."""
 
-    best: Best | None
-    extra: JSON
+    step: int
+    best: Best | None = None
 
 
-def json_line(value: JSON, *, sort_keys: bool = False) -> bytes:
-    """One line of a file; the same value gives the same bytes."""
+@dataclass(frozen=True, slots=True)
+class ForkOrigin:
+    """The checkpoint that a run was forked from."""
+
+    run: str
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """The file run.json."""
+
+    created: str = ""
+    recipe: str = ""
+    """The name of the recipe; empty where it is not known."""
+    forked_from: ForkOrigin | None = None
+    directory: str = ""
+    """Where the run was created; it may have been moved since."""
+
+
+BEST, STATE, INFO = Serializer(Best), Serializer(CheckpointState), Serializer(RunInfo)
+
+
+def json_line(value: Mapping[str, JSON], *, sort_keys: bool = False) -> bytes:
+    """Return one line of a file; the same value gives the same bytes."""
     try:
         return (json.dumps(value, ensure_ascii=False, sort_keys=sort_keys) + "\n").encode()
     except UnicodeEncodeError:  # half of a surrogate pair, which JSON can escape and UTF-8 cannot hold
         return (json.dumps(value, sort_keys=sort_keys) + "\n").encode()
 
 
-def read_lines(path: Path, cure: Callable[[int], str] = lambda number: "") -> Iterator[dict[str, JSON]]:
-    """The objects of a file. A last line without its end was cut off while it was written and is left out.
+def read_lines(path: Path, hint: Callable[[int], str] = lambda number: "") -> Iterator[dict[str, JSON]]:
+    """Yield the objects of a file. A last line without a newline was cut off while it was written and is left out.
 
-    `cure` says what to do about a damaged line, by its number.
+    `hint` returns what to do about a damaged line, by its number.
     """
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
@@ -50,19 +76,17 @@ def read_lines(path: Path, cure: Callable[[int], str] = lambda number: "") -> It
             except (ValueError, RecursionError):
                 value = None
             if not isinstance(value, dict):
-                raise MetaAgentXError(
-                    f"{path}, line {number}: this is no JSON object, so the file is damaged{cure(number)}"
-                )
+                raise MetaAgentXError(f"{path}, line {number}: not a JSON object, so the file is damaged{hint(number)}")
             yield value
 
 
 def empty_metrics(step: int | str) -> str:
-    """A line that stands for a step whose metrics are lost, as a person may write it into metrics.jsonl."""
+    """Return the line that a person may write into metrics.jsonl for a step whose metrics are lost."""
     return f'{{"format": {FORMAT}, "step": {step}}}'
 
 
 def finite_fields(fields: Mapping[str, JSON]) -> dict[str, JSON]:
-    """JSON has no sign for infinity and for what is no number: they stand as text."""
+    """Return the fields with infinity and NaN, which JSON does not have, as text."""
     return {name: _finite(value) for name, value in fields.items()}
 
 
@@ -77,45 +101,22 @@ def _finite(value: JSON) -> JSON:
     return value
 
 
-def best_line(best: Best) -> bytes:
-    """The file `best`."""
-    return json_line({"format": FORMAT, "step": best.step, "score": best.score})
+def record_line(serializer: Serializer[T], record: T) -> bytes:
+    """Return the content of a file that holds one record."""
+    return json_line({"format": FORMAT, **serializer.dump(record)}, sort_keys=True)
 
 
-def state_line(step: int, best: Best | None, extra: JSON) -> bytes:
-    """The file state.json of a checkpoint."""
-    marked: JSON = None if best is None else {"step": best.step, "score": best.score}
-    return json_line({"format": FORMAT, "step": step, "best": marked, "extra": extra}, sort_keys=True)
-
-
-def read_state(checkpoint: Path) -> State:
-    """What state.json of a checkpoint says."""
-    path = checkpoint / "state.json"
-    state = read_object(path)
-    best = state.get("best")
-    return State(_best(best, path) if isinstance(best, dict) else None, state.get("extra"))
-
-
-def read_best(path: Path) -> Best:
-    """What the file `best` says."""
-    return _best(read_object(path), path)
-
-
-def read_object(path: Path) -> dict[str, JSON]:
-    """The object of a file, if it has our format."""
+def read_record(path: Path, serializer: Serializer[T]) -> T:
+    """Load a file that holds one record."""
     try:
         value = json.loads(path.read_bytes())
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict) or "format" not in value:
-        raise MetaAgentXError(f"{path} is damaged or not ours: it is no JSON object with a format")
+        raise MetaAgentXError(f"{path} is damaged or not a file of a run: expected a JSON object with a format")
     if value["format"] != FORMAT:
         raise MetaAgentXError(f"{path} has format {value['format']}, and this version reads {FORMAT}")
-    return value
-
-
-def _best(data: dict[str, JSON], path: Path) -> Best:
-    step, score = data.get("step"), data.get("score")
-    if not isinstance(step, int) or not isinstance(score, (int, float)):
-        raise MetaAgentXError(f"{path} is damaged: it names no step with a score")
-    return Best(step, float(score))
+    try:
+        return serializer.load(value)
+    except MetaAgentXError as error:
+        raise MetaAgentXError(f"{path} is damaged: {error}") from error

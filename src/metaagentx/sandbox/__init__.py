@@ -1,4 +1,4 @@
-"""Runs untrusted Python: the Designer's scripts and solution programs, thousands of times a step, and gives it nothing.
+"""Runs untrusted Python (the Designer's scripts and solution programs) thousands of times per step, without privileges.
 
     import asyncio
     from metaagentx.sandbox import Limits, Sandbox
@@ -18,33 +18,33 @@
 
     asyncio.run(main())
 
-Many runs at once are `asyncio.gather` of many `run`; admission is the sandbox's business. `result.answer` is whatever
-the code handed over and as untrusted as the code; what the host knows is the verdict, the processor time, and which
-asks it answered.
+For many runs at once, `asyncio.gather` many `run`: the sandbox controls admission. `result.answer` is whatever the code
+passed and as untrusted as the code. The host itself knows the verdict, the CPU time, and which asks it answered.
 
-Covered, in tiers T1 and T2 (the attack list in tests/sandbox is the contract): files and environment of the host and
-of other runs, network, processes and signals, kernel interfaces beyond a short list of system calls, exhaustion of
-processor, memory, threads, descriptors, output and messages, forged or malformed messages, processes or files left
-behind, verdicts that a run would like better than its own.
+Protected against, in tiers T1 and T2 (the attack list in tests/sandbox is the contract): access to files and
+environment of the host and of other runs, to the network, to processes and signals, to kernel interfaces beyond a short
+list of system calls; exhaustion of CPU, memory, threads, descriptors, output and messages; forged or malformed
+messages; processes or files left behind; verdicts that a run would prefer to its own.
 
-Not covered: bugs of the kernel behind the calls that are allowed (for that, put the whole machine into a virtual
-one); side channels such as timing and caches; where no control group is offered, a cap on the memory of all runs
-together beyond admission control and a watchdog; in T2 that code can see which paths exist (stat), not what is in them,
-and in T2 and T3 where the interpreter and the project lie; CPU time stolen from neighbours within the limits. Code has
-no place to write files, no processes of its own, no sockets, no asyncio.
-Standard-library modules that need further shared libraries (ssl, sqlite3, lzma) are not there. In T2, when root runs
-an interpreter below a directory that only root may enter, only preloaded modules can be imported. Linux 5.9 or newer,
-x86_64 or aarch64.
+Not protected against: bugs of the kernel behind the allowed calls (for that, use a virtual machine); side channels such
+as timing and caches; without cgroups, memory use of all runs together beyond admission control and a watchdog; in T2
+code can see which paths exist (stat) but not their content, and in T2 and T3 where the interpreter and the project are;
+CPU time taken from other processes within the limits.
+
+Code cannot write files, start processes, open sockets or use asyncio. Standard-library modules that need further shared
+libraries (ssl, sqlite3, lzma) are missing. In T2, when root runs an interpreter below a directory that only root may
+enter, only preloaded modules can be imported. Needs Linux 5.9 or newer on x86_64 or aarch64.
 """
 
 import sys
 
 if sys.platform == "win32":
-    raise ImportError("the sandbox isolates by Linux only: run MetaAgent-X in WSL or in a Linux container")
+    raise ImportError("the sandbox works on Linux only: run MetaAgent-X in WSL or in a Linux container")
 
 from .frames import JSON
-from .host import Sandbox
-from .session import Session, SessionEnded
+from .profile import Profile
+from .sandbox import Sandbox
+from .session import SandboxSession, SessionEnded
 from .types import BudgetExceeded, Infra, Limits, ProtocolViolation, Result, SandboxUnavailable, Tier, Verdict
 
 __all__ = [
@@ -52,11 +52,12 @@ __all__ = [
     "BudgetExceeded",
     "Infra",
     "Limits",
+    "Profile",
     "ProtocolViolation",
     "Result",
     "Sandbox",
+    "SandboxSession",
     "SandboxUnavailable",
-    "Session",
     "SessionEnded",
     "Tier",
     "Verdict",

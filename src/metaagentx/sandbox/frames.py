@@ -1,8 +1,8 @@
-"""The host's end of the door: frames in, frames out, nothing believed.
+"""Encodes and strictly decodes the messages between the host and a run.
 
-A frame is a 4-byte big-endian length and that many bytes of UTF-8 JSON. The decoder bounds size, depth and digits
-before it parses, and refuses what JSON readers disagree about: NaN and infinities, lone surrogates, repeated keys. It
-costs time linear in the bytes received and raises nothing but `BadFrame`.
+A frame is a 4-byte big-endian length followed by that many bytes of UTF-8 JSON. The decoder checks size, depth and
+digits before it parses, and rejects what JSON parsers disagree about: NaN and infinities, lone surrogates, repeated
+keys. It takes time linear in the bytes received and raises nothing but `BadFrame`.
 """
 
 import gc
@@ -16,25 +16,26 @@ from typing import Any, NoReturn, TypeAlias
 
 JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
 
-# Each bound keeps a frame of 4 MiB within some 25 ms; tests search for the frame that takes longest.
+# Each bound keeps the decoding of a 4 MiB frame within about 25 ms; tests search for the slowest frame.
 MAX_DEPTH = 64
 MAX_DIGITS = 4000
 MAX_VALUES = 250_000
 MAX_OBJECTS = 20_000
 MAX_KEYS = 50_000
-MAX_LISTS = 25_000  # each one that is kept is also looked at by the collector of cycles
+MAX_LISTS = 25_000  # the garbage collector visits each of them, too
 MAX_QUOTES = 250_000
 MAX_FLOATS = 125_000
 MAX_LARGE_FLOATS = 1000
 MAX_SURROGATES = 100_000
-# Numbers of 20 digits or more are counted by twenties of digits, those of 200 or more by two hundreds: reading one
-# takes time that grows with the square of its length.
+# Long numbers are counted in units of 20 and of 200 digits, because parsing one takes time quadratic in its length.
 MAX_TWENTIES = 50_000
 MAX_TWO_HUNDREDS = 2000
+# A frame of at most this size can exceed no bound but the depth, so the others are not checked.
+MAX_SMALL_BYTES = 1000
 _HEADER = struct.Struct(">I")
-# Possessive, and the closing quote is optional: one pass whatever comes, where backtracking would be quadratic.
+# Possessive, and the closing quote is optional: one pass for any input, where backtracking would be quadratic.
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
-# Two, because one that begins with a letter is found ten times as fast as one that begins with either.
+# Two patterns: one that begins with a fixed letter is found ten times as fast as one that begins with either.
 _LARGE_FLOATS = (re.compile(rb"e\+?[0-9]{3}"), re.compile(rb"E\+?[0-9]{3}"))
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 _LONE_SURROGATE = re.compile(
@@ -46,29 +47,29 @@ _DIGITS_ONLY = bytes(48 if chr(byte) in "0123456789" else 32 for byte in range(2
 
 
 class BadFrame(Exception):
-    """The far side sent something that is not a frame of ours; the text says what."""
+    """The run sent a malformed frame; the text says what is wrong."""
 
 
 def encode(value: JSON) -> bytes:
-    """One frame with this value."""
+    """Return a value as one frame."""
     data = json.dumps(value, allow_nan=False, separators=(",", ":")).encode("ascii")
     return _HEADER.pack(len(data)) + data
 
 
 def decode(data: bytes) -> JSON:
-    """The value of a frame's bytes, or BadFrame."""
+    """Return the value of a frame; raise BadFrame when it is malformed."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise BadFrame(f"not UTF-8 at byte {error.start}") from None
-    # Only these can be out of range, and a function of ours for each number makes reading five times slower.
+    # Only long numbers can be out of range, and a Python function for each number makes parsing five times slower.
     parse_float = _finite if _check_shape(data) else None
-    # A parsed value has no cycles to collect, and looking for some among all objects takes longer than parsing it.
+    # A parsed value has no cycles, and a garbage collection takes longer than parsing it.
     collects = gc.isenabled()
     gc.disable()
     try:
         value: JSON = json.loads(
-            text, parse_float=parse_float, parse_constant=_refuse_constant, object_pairs_hook=_distinct_keys
+            text, parse_float=parse_float, parse_constant=_reject_constant, object_pairs_hook=_distinct_keys
         )
     except (ValueError, RecursionError) as error:
         raise BadFrame(f"not JSON: {error}") from None
@@ -85,8 +86,13 @@ def _at_most(bound: int, count: int, what: str) -> int:
 
 
 def _check_shape(data: bytes) -> bool:
-    """Refuse what would take long to parse; returns whether there are numbers of 100 digits or more."""
-    escapes = data.replace(b"\\\\", b"")  # what stands behind a backslash is escaped now
+    """Reject what would be slow to parse; return whether there may be numbers of 100 digits or more."""
+    opened, closed = data.count(b"[") + data.count(b"{"), data.count(b"]") + data.count(b"}")
+    if len(data) <= MAX_SMALL_BYTES and closed <= opened <= MAX_DEPTH:
+        if b"\\u" in data:
+            _check_surrogates(data.replace(b"\\\\", b""))
+        return True
+    escapes = data.replace(b"\\\\", b"")  # now every character behind a backslash is escaped
     _at_most(MAX_QUOTES, escapes.count(b'"') - escapes.count(b'\\"'), "quotation marks")
     _check_surrogates(escapes)
     bare = _STRING.sub(b"", data)
@@ -95,7 +101,7 @@ def _check_shape(data: bytes) -> bool:
     _at_most(MAX_KEYS, bare.count(b":"), "keys")
     _at_most(MAX_VALUES, bare.count(b",") + objects + lists, "values")
     if bare.count(b"]") + bare.count(b"}") > objects + lists:
-        raise BadFrame("not JSON: more brackets are closed than opened")
+        raise BadFrame("not JSON: more closing than opening brackets")
     if objects + lists > MAX_DEPTH:
         steps = array("b", bare.translate(_STEPS, _NOT_BRACKETS))
         if max(accumulate(steps)) > MAX_DEPTH:
@@ -106,17 +112,17 @@ def _check_shape(data: bytes) -> bool:
     large = sum(len(pattern.findall(bare)) for pattern in _LARGE_FLOATS) if exponents else 0
     _at_most(MAX_LARGE_FLOATS, large, "numbers of 100 digits or more")
     digits = bare.translate(_DIGITS_ONLY)
-    twenties = _at_most(MAX_TWENTIES, digits.count(b"0" * 20), "times 20 digits of long numbers")
+    twenties = _at_most(MAX_TWENTIES, digits.count(b"0" * 20), "groups of 20 digits of long numbers")
     if twenties >= 10:
         if b"0" * (MAX_DIGITS + 1) in digits:
             raise BadFrame(f"a number with more than {MAX_DIGITS} digits")
-        long = _at_most(MAX_TWO_HUNDREDS, digits.count(b"0" * 200), "times 200 digits of long numbers")
+        long = _at_most(MAX_TWO_HUNDREDS, digits.count(b"0" * 200), "groups of 200 digits of long numbers")
         return bool(large or long)
     return bool(large)
 
 
 def _check_surrogates(escapes: bytes) -> None:
-    """Refuse escapes that are half of a character."""
+    """Reject escapes that are half of a character."""
     if _SURROGATE_ESCAPE.search(escapes):
         _at_most(MAX_SURROGATES, escapes.count(b"\\ud") + escapes.count(b"\\uD"), "surrogates")
         if _LONE_SURROGATE.search(escapes):
@@ -130,8 +136,8 @@ def _finite(text: str) -> float:
     return number
 
 
-def _refuse_constant(text: str) -> NoReturn:
-    raise BadFrame(f"{text} is not JSON")
+def _reject_constant(text: str) -> NoReturn:
+    raise BadFrame(f"not JSON: {text}")
 
 
 def _distinct_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -141,29 +147,29 @@ def _distinct_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return result
 
 
-class Decoder:
-    """Collects bytes and cuts them into frames. Single use: after BadFrame the door is closed."""
+class FrameDecoder:
+    """Splits a stream of bytes into frames. Not usable after it has raised BadFrame."""
 
     def __init__(self, max_frame_bytes: int) -> None:
         self._max = max_frame_bytes
         self._buffer = bytearray()
 
     def add(self, data: bytes) -> None:
-        """Take bytes as they come."""
+        """Append received bytes."""
         self._buffer += data
 
     @property
     def size(self) -> int:
-        """How many bytes are waiting."""
+        """Return how many bytes are buffered."""
         return len(self._buffer)
 
     def has_frame(self) -> bool:
-        """Whether a whole frame has come."""
+        """Return whether a complete frame is buffered."""
         size = self._next_size()
         return size is not None and len(self._buffer) - 4 >= size
 
     def next_frame(self) -> bytes | None:
-        """The bytes of the next whole frame, for `decode`; None when more must come first."""
+        """Return the bytes of the next complete frame, for `decode`; None when there is none yet."""
         size = self._next_size()
         if size is None or len(self._buffer) - 4 < size:
             return None
@@ -176,13 +182,5 @@ class Decoder:
             return None
         size: int = _HEADER.unpack_from(self._buffer)[0]
         if size > self._max:
-            raise BadFrame(f"a frame of {size} bytes; at most {self._max} are allowed")
+            raise BadFrame(f"a frame of {size} bytes, expected at most {self._max}")
         return size
-
-    def feed(self, data: bytes) -> list[JSON]:
-        """The values of all frames completed by these bytes."""
-        self.add(data)
-        values = []
-        while (frame := self.next_frame()) is not None:
-            values.append(decode(frame))
-        return values

@@ -1,25 +1,25 @@
-"""What goes into a run and what comes out of it."""
+"""The public types of the sandbox: limits, results, verdicts, tiers and exceptions."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import ClassVar
 
 from ..errors import MetaAgentXError
 from .frames import JSON
 
-Ask = Callable[[JSON], Awaitable[JSON]]
-"""Answers one ask. What it raises ends the run and reaches the caller; BudgetExceeded and Infra become verdicts."""
-
+AskHandler = Callable[[JSON], Awaitable[JSON]]
+"""Handles one ask. An exception ends the run and is raised by `Sandbox.run`; a HandlerError sets the verdict."""
 
 KILL_SECONDS = 10.0
-"""How long after its kill a run is given up if nobody confirms it: the fork server is then broken."""
+"""How long to wait for a killed run to be confirmed dead. After that the fork server counts as broken."""
 
 
 class Verdict(StrEnum):
-    """How a run ended. Everything but `infra` is the code's own doing and counts; `infra` is ours and never does."""
+    """How a run ended. `infra` is a failure of the host and never counts; every other verdict is caused by the code."""
 
     OK = "ok"
-    SCRIPT_ERROR = "script error"
+    SCRIPT_ERROR = "script_error"
     CPU = "cpu"
     MEMORY = "memory"
     WALL = "wall"
@@ -40,77 +40,92 @@ class Tier(StrEnum):
 
 
 class SandboxUnavailable(MetaAgentXError):
-    """This machine cannot isolate untrusted code as strongly as asked; the text says why and what to do."""
+    """This machine cannot isolate untrusted code as strongly as requested; the text says why and what to do."""
 
 
-class BudgetExceeded(Exception):
-    """Raised by a handler of asks when a budget that it keeps (tokens, say) is used up."""
+class HandlerError(Exception):
+    """Base of the exceptions by which a handler of asks ends a run with a verdict."""
+
+    verdict: ClassVar[Verdict]
 
 
-class ProtocolViolation(Exception):
-    """Raised by a handler of asks when the code asks for what nothing honest asks for: the verdict is `protocol`."""
+class BudgetExceeded(HandlerError):
+    """Raised by a handler of asks when a budget that it tracks (tokens, for example) is exhausted."""
+
+    verdict = Verdict.BUDGET
 
 
-class Infra(Exception):
-    """Raised by a handler of asks when the machinery, not the code, has failed: the verdict is `infra`."""
+class ProtocolViolation(HandlerError):
+    """Raised by a handler of asks when the code sends an ask that no honest code sends."""
+
+    verdict = Verdict.PROTOCOL
+
+
+class Infra(HandlerError):
+    """Raised by a handler of asks when the infrastructure has failed, not the code."""
+
+    verdict = Verdict.INFRA
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one run may use."""
+    """What one run may use.
+
+    A turn lasts from the moment when the code or a reply is sent to the run until the run sends its next ask or ends.
+    """
 
     cpu_seconds: float = 5.0
-    """Processor time in all, with what the host spends on reading its messages. Decides the verdict."""
+    """CPU time in total, including what the host spends on decoding its messages. Decides the verdict."""
     wall_seconds: float = 30.0
-    """How long it may sleep in one turn: from the code or a reply going in until the next ask or the end comes out."""
+    """How long it may sleep in one turn."""
     idle_seconds: float = 120.0
-    """How long it may sleep in all its turns together, with the programs it has run. No ask sets it back."""
+    """How long it may sleep in all its turns together, including the programs that it starts. Asks do not reset it."""
     total_seconds: float = 600.0
-    """For everything, waits for replies and for a busy machine included: the run is over by then, whatever it sends."""
+    """Wall-clock time in total, including waits for replies and for a busy machine. The run always ends by then."""
     turn_seconds: float = 600.0
-    """For one turn, whatever delays it: for runs that serve many requests."""
+    """Wall-clock time of one turn, whatever delays it. For runs that serve many requests."""
     turn_cpu_seconds: float | None = None
-    """Processor time for one turn; None: only the sum counts."""
+    """CPU time of one turn. None: only the total is limited."""
     yield_after_seconds: float | None = None
-    """A turn that lasts longer than this gives up some of its share of the processor, for good; None: it keeps it."""
+    """A turn that takes longer lowers the priority of the process permanently. None: never."""
     memory_bytes: int = 512 << 20
     output_bytes: int = 1 << 20
-    """For standard output and standard error each."""
+    """Of standard output and of standard error, each."""
     asks: int = 256
-    """Asks in all, programs run for the script among them."""
+    """Asks in total, including the programs that it starts."""
     open_asks: int = 256
-    """Asks that may be waiting for their replies at the same time."""
+    """Asks that may wait for their replies at the same time."""
     frame_bytes: int = 1 << 20
-    """The largest single message out of the run."""
+    """The largest message from the run."""
     door_bytes: int = 32 << 20
-    """All messages out of the run together."""
+    """All messages from the run together."""
     threads: int = 32
 
     @property
     def bound_seconds(self) -> float:
-        """When a run is over at the latest, counted from its admission, whatever it sends and whatever breaks."""
+        """Return by when a run has ended, counted from its admission, whatever it sends and whatever fails."""
         return self.total_seconds + KILL_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How one run ended and what it left."""
+    """How one run ended and what it produced."""
 
     verdict: Verdict
     detail: str
-    """Why, for a person; empty when all went well."""
+    """The reason, for a person; empty after success."""
     answer: JSON
-    """What the code handed over by `door.answer`, None when nothing. As untrusted as the code."""
+    """What the code passed to `door.answer`, None when nothing. As untrusted as the code."""
     stdout: str
     stderr: str
     cpu_seconds: float
-    """As the kernel counted it; for a run of a few milliseconds as the run itself reports."""
+    """Measured by the kernel; for a run of a few milliseconds as reported by the run itself."""
     turn_seconds: float
-    """Wall-clock time of the run's own turns, without its waits for the host."""
+    """Wall-clock time of the run's turns, without its waits for the host."""
     idle_seconds: float
-    """How long of it the run slept, as far as the host can tell."""
+    """How long the run slept in its turns, as far as the host can tell."""
     memory_bytes: int
-    """The most it had in memory, as the run itself reports when it ended well."""
+    """Peak memory; reported by the run itself when it ended normally."""
     exit_code: int | None
     """None when a signal ended it."""
     asks: int
@@ -120,5 +135,5 @@ class Result:
 
     @property
     def isolated(self) -> bool:
-        """False only where the user chose to run without any protection."""
+        """Return whether the run was isolated: False only where the user chose to run without any protection."""
         return self.tier is not Tier.NONE

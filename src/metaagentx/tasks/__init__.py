@@ -1,8 +1,8 @@
 """Tasks from published benchmarks, generators and users' own files. docs/tasks.md is the manual.
 
-`load("gsm8k", "train")` gives a TaskSet; `Mixture("0.5*gsm8k + 0.5*codecontests", seed=0).batch(step, 8)` the tasks of
-a training step. Importing this needs nothing beyond the standard library: reasoning-gym, pyarrow and datasets are
-imported when a source needs them.
+`load("gsm8k", "train")` returns a TaskSet; `Mixture("0.5*gsm8k + 0.5*codecontests", seed=0).batch(step, 8)` returns the
+tasks of a training step. Importing this package needs only the standard library: reasoning-gym, pyarrow and datasets
+are imported when a source needs them.
 """
 
 from .load import DATA_DIR, SOURCES, load

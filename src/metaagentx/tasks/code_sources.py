@@ -1,18 +1,33 @@
 """Code sources: HumanEval, MBPP, APPS, CodeContests, LiveCodeBench. All tests of a task are of one kind.
 
-The question tells the form of the answer: a program that reads standard input, or a function by its signature. Where
-the data does not flag a special judge, a statement that allows any of several answers counts as one.
+The question tells the form of the answer: a program that reads standard input, or a function with its signature. Where
+the data has no flag for a special judge, a statement that allows any of several answers counts as one.
 """
 
 import ast
 import re
-from dataclasses import replace
+from collections.abc import Sequence
+from typing import TypeVar
 
 from ..types import JSON, AssertTest, CodeTests, FunctionTest, StdinTest
-from .fields import decode, flag, integer, items, mapping, number, optional_text, python_source, text, texts
+from .fields import (
+    decode,
+    flag,
+    integer,
+    items,
+    mapping,
+    number,
+    optional_id,
+    optional_text,
+    python_source,
+    text,
+    texts,
+)
 from .packed import unpack_json
 from .rows import Row, RowError
-from .source import Draft, Hub, Source
+from .source import Draft, Hub, Source, hub_splits
+
+Value = TypeVar("Value")
 
 PROGRAM_FORM = "Write a Python program that reads from standard input and prints the answer to standard output."
 DEFAULT_CPU_SECONDS = 4.0
@@ -28,7 +43,7 @@ _ANY_ANSWER = re.compile(
 
 
 def humaneval(row: Row) -> Draft:
-    """The prompt is a signature with a docstring; the test defines check(candidate) and does not call it."""
+    """Parse a prompt (a signature with a docstring) and a test that defines check(candidate) and does not call it."""
     prompt, entry_point = text(row, "prompt"), identifier(text(row, "entry_point"))
     source = f"{python_source(text(row, 'test'), 'test')}\ncheck({entry_point})\n"
     tests = CodeTests((AssertTest(source),), entry_point, prompt=prompt)
@@ -37,7 +52,7 @@ def humaneval(row: Row) -> Draft:
 
 
 def mbpp(row: Row) -> Draft:
-    """Each assertion is a test of its own. The first is shown: without it nobody could know the function's name."""
+    """Parse assertions, each a test of its own. The first one is shown: only it tells the function's name."""
     assertions = texts(row.get("test_list"), "test_list")
     imports = texts(row.get("test_imports") or [], "test_imports")
     if not any(assertion.strip() for assertion in assertions):
@@ -50,7 +65,7 @@ def mbpp(row: Row) -> Draft:
 
 
 def mbpp_split(row: Row) -> str:
-    """The published splits are ranges of task_id, in the full set and in the sanitized one."""
+    """Return the published split, which is a range of task_id in the full set and in the sanitized one."""
     task_id = integer(row, "task_id")
     for split, first, last in (("prompt", 1, 10), ("test", 11, 510), ("validation", 511, 600), ("train", 601, 974)):
         if first <= task_id <= last:
@@ -59,7 +74,7 @@ def mbpp_split(row: Row) -> str:
 
 
 def called_function(assertion: str, code: str) -> str:
-    """The function an assertion is about: one that the reference defines, else the first that is called."""
+    """Return the function that an assertion tests: one that the reference defines, else the first that is called."""
     try:
         called = [node.func for node in ast.walk(ast.parse(assertion)) if isinstance(node, ast.Call)]
         defined = {node.name for node in ast.walk(ast.parse(code)) if isinstance(node, ast.FunctionDef)}
@@ -72,49 +87,54 @@ def called_function(assertion: str, code: str) -> str:
 
 
 def apps(row: Row) -> Draft:
-    """input_output is JSON with inputs and outputs: of a function when it has fn_name, else of a program."""
+    """Parse input_output, JSON with inputs and outputs: of a function if it has fn_name, else of a program."""
     cases = mapping(decode(text(row, "input_output"), "input_output"), "input_output")
-    inputs, outputs = items(cases, "inputs"), items(cases, "outputs")
-    if len(inputs) != len(outputs):
-        raise RowError(f"input_output has {len(inputs)} inputs and {len(outputs)} outputs")
-    if not inputs:
+    pairs = _pairs(items(cases, "inputs"), items(cases, "outputs"), "input_output")
+    if not pairs:
         raise RowError("input_output has no tests")
     statement, starter = text(row, "question"), optional_text(row, "starter_code")
-    task_id = row.get("problem_id", row.get("id"))
-    difficulty = LEVELS.get(optional_text(row, "difficulty"))
+    special = is_special(row, statement)
     if cases.get("fn_name"):
-        tests = function_tests(text(cases, "fn_name"), inputs, outputs, starter)
-        tests = replace(tests, special_judge=is_special(row, statement))
-        form = function_form(tests.entry_point, starter)
+        calls = tuple(FunctionTest(_arguments(given), expected) for given, expected in pairs)
+        entry_point = entry_point_of(text(cases, "fn_name"), starter)
+        wrapped = may_be_wrapped([expected for _, expected in pairs], starter)
+        tests = CodeTests(calls, entry_point, wrapped_outputs=wrapped, special_judge=special)
     else:
-        pairs = [StdinTest(lines(given), lines(wanted)) for given, wanted in zip(inputs, outputs, strict=True)]
-        tests = CodeTests(tuple(pairs), special_judge=is_special(row, statement))
-        form = PROGRAM_FORM
-    return Draft(statement, tests, form, str(task_id) if isinstance(task_id, (int, str)) else "", difficulty)
+        programs = tuple(StdinTest(lines(given), lines(expected)) for given, expected in pairs)
+        tests = CodeTests(programs, special_judge=special)
+    task_id = optional_id(row.get("problem_id", row.get("id")))
+    return Draft(statement, tests, answer_form(tests, starter), task_id, LEVELS.get(optional_text(row, "difficulty")))
 
 
-def function_tests(name: str, inputs: list[JSON], outputs: list[JSON], starter: str) -> CodeTests:
-    """Some rows wrap every result in a list of one. Where all are such lists, nobody can tell, unless the signature
-    says that the function returns a list.
+def _pairs(inputs: Sequence[Value], outputs: Sequence[Value], name: str) -> list[tuple[Value, Value]]:
+    if len(inputs) != len(outputs):
+        raise RowError(f"{name} has {len(inputs)} inputs and {len(outputs)} outputs")
+    return list(zip(inputs, outputs, strict=True))
+
+
+def _arguments(given: JSON) -> tuple[JSON, ...]:
+    if not isinstance(given, list):
+        raise RowError("inputs of a function are not lists of arguments")
+    return tuple(given)
+
+
+def may_be_wrapped(outputs: list[JSON], starter: str) -> bool:
+    """Return whether every result may be wrapped in a list of one, as in some rows of APPS.
+
+    Where all results are such lists, this cannot be told, unless the signature says that the function returns a list.
     """
     returns = re.search(r"->\s*(\w+)", starter)
     returns_list = returns is not None and returns[1].lower() in ("list", "tuple", "sequence", "optional")
-    wrapped = all(isinstance(value, list) and len(value) == 1 for value in outputs) and not returns_list
-    tests = []
-    for given, expected in zip(inputs, outputs, strict=True):
-        if not isinstance(given, list):
-            raise RowError("inputs of a function are not lists of arguments")
-        tests.append(FunctionTest(tuple(given), expected))
-    return CodeTests(tuple(tests), entry_point_of(name, starter), wrapped_outputs=wrapped)
+    return all(isinstance(value, list) and len(value) == 1 for value in outputs) and not returns_list
 
 
 def codecontests(row: Row) -> Draft:
-    """Tests are three groups of parallel lists on the hub, or one list of {input, output} in flat files."""
+    """Parse tests, three groups of parallel lists as on the hub or one list of {input, output} as in flat files."""
     if optional_text(row, "input_file").strip():
         raise RowError(f"programs read the file {optional_text(row, 'input_file')}, not standard input")
     if row.get("tests") is not None:
-        pairs = [mapping(case, "tests") for case in items(row, "tests")]
-        tests = [StdinTest(lines(case.get("input")), lines(case.get("output"))) for case in pairs]
+        cases = [mapping(case, "tests") for case in items(row, "tests")]
+        tests = [StdinTest(lines(case.get("input")), lines(case.get("output"))) for case in cases]
     else:
         tests = [test for group in ("public_tests", "private_tests", "generated_tests") for test in _group(row, group)]
     if not tests:
@@ -129,19 +149,17 @@ def _group(row: Row, name: str) -> list[StdinTest]:
         return []
     group = mapping(row[name], name)
     inputs, outputs = texts(group.get("input"), f"{name}.input"), texts(group.get("output"), f"{name}.output")
-    if len(inputs) != len(outputs):
-        raise RowError(f"{name} has {len(inputs)} inputs and {len(outputs)} outputs")
-    return [StdinTest(given, wanted) for given, wanted in zip(inputs, outputs, strict=True)]
+    return [StdinTest(given, expected) for given, expected in _pairs(inputs, outputs, name)]
 
 
 def flat_statement(description: str) -> str:
-    """Flat files put the statement between headings of their own, after which come how-to-run and the hidden tests."""
+    """Return the statement without what flat files add: headings, how to run, and the hidden tests."""
     match = re.search(r"^## Description\n(.*?)(?=^## |\Z)", description, re.DOTALL | re.MULTILINE)
     return match[1].strip() if match and match[1].strip() else description
 
 
 def contest_difficulty(row: Row) -> float | None:
-    """From the Codeforces rating (800 to 3500), else from the letter of the problem, A to G and beyond."""
+    """Return the difficulty by the Codeforces rating (800 to 3500), else by the problem's letter, A to G and beyond."""
     rating, letter = row.get("cf_rating"), row.get("difficulty")
     if isinstance(rating, int) and rating > 0:
         return min(1.0, max(0.0, (rating - 800) / 2700))
@@ -151,7 +169,7 @@ def contest_difficulty(row: Row) -> float | None:
 
 
 def cpu_seconds(row: Row) -> float:
-    """The contest's own limit, which was set for C++: never below what other tasks get, never without end."""
+    """Return the contest's limit, within bounds: it was set for C++, so it is never below that of other tasks."""
     limit = row.get("time_limit")
     if limit is None:
         return DEFAULT_CPU_SECONDS
@@ -164,36 +182,35 @@ def cpu_seconds(row: Row) -> float:
 
 
 def livecodebench(row: Row) -> Draft:
-    """Public and private tests are JSON as text. Public ones alone pass wrong programs, so both must be
-    there; an explicit empty list says that there are none.
+    """Parse public and private tests, JSON as text. Both must be present, because public ones alone pass wrong
+    programs; an explicit empty list says that there are none.
     """
     if row.get("private_test_cases") is None:
         raise RowError('no private_test_cases: write "[]" to grade by the public tests alone')
-    public = items({"tests": decode(text(row, "public_test_cases"), "public_test_cases")}, "tests")
-    private = items({"tests": unpack_json(text(row, "private_test_cases"), "private_test_cases")}, "tests")
-    cases = [mapping(case, "a test") for case in (*public, *private)]
+    public = decode(text(row, "public_test_cases"), "public_test_cases")
+    private = unpack_json(text(row, "private_test_cases"), "private_test_cases")
+    cases = [mapping(case, "a test") for part in (public, private) for case in items({"tests": part}, "tests")]
     if not cases:
         raise RowError("no tests")
     kinds = {text(case, "testtype") for case in cases}
     statement, starter = text(row, "question_content"), optional_text(row, "starter_code")
+    special = is_special(row, statement)
     if kinds == {"functional"}:
-        details = decode(optional_text(row, "metadata") or "{}", "metadata")
-        name = optional_text(mapping(details, "metadata"), "func_name") or _method_name(starter)
-        calls = tuple(FunctionTest(arguments(case), decode(lines(case.get("output")), "output")) for case in cases)
-        special = is_special(row, statement)
-        tests = CodeTests(calls, entry_point_of(name, starter), cpu_seconds=6.0, special_judge=special)
-        form = function_form(tests.entry_point, starter)
+        details = mapping(decode(optional_text(row, "metadata") or "{}", "metadata"), "metadata")
+        entry_point = entry_point_of(optional_text(details, "func_name") or _method_name(starter), starter)
+        calls = tuple(FunctionTest(_line_values(case), decode(lines(case.get("output")), "output")) for case in cases)
+        tests = CodeTests(calls, entry_point, cpu_seconds=6.0, special_judge=special)
     elif kinds == {"stdin"}:
-        pairs = tuple(StdinTest(lines(case.get("input")), lines(case.get("output"))) for case in cases)
-        tests = CodeTests(pairs, cpu_seconds=6.0, special_judge=is_special(row, statement))
-        form = PROGRAM_FORM
+        programs = tuple(StdinTest(lines(case.get("input")), lines(case.get("output"))) for case in cases)
+        tests = CodeTests(programs, cpu_seconds=6.0, special_judge=special)
     else:
         raise RowError(f"tests are of {' and '.join(sorted(kinds))[:60]}, not all stdin or all functional")
-    return Draft(statement, tests, form, text(row, "question_id"), LEVELS.get(optional_text(row, "difficulty")))
+    level = LEVELS.get(optional_text(row, "difficulty"))
+    return Draft(statement, tests, answer_form(tests, starter), text(row, "question_id"), level)
 
 
-def arguments(case: dict[str, JSON]) -> tuple[JSON, ...]:
-    """One JSON value a line."""
+def _line_values(case: dict[str, JSON]) -> tuple[JSON, ...]:
+    """Return the arguments of a call, one JSON value per line."""
     return tuple(decode(line, "input") for line in lines(case.get("input")).split("\n") if line.strip())
 
 
@@ -205,64 +222,61 @@ def _method_name(starter: str) -> str:
 
 
 def lines(value: object) -> str:
-    """Text, or a list of lines, as APPS has both."""
-    if isinstance(value, str):
-        return value
+    """Return text, also of a list of lines: APPS has both."""
     if isinstance(value, list) and all(isinstance(line, str) for line in value):
         return "\n".join(value)
+    if isinstance(value, str):
+        return value
     raise RowError("a test's input or output is not text")
 
 
 def identifier(name: str) -> str:
-    """A Python name, or RowError: it is put into source text."""
+    """Return a Python name, or raise RowError: it is put into source text."""
     if not name.isidentifier():
         raise RowError(f"{name[:40]!r} is not the name of a function")
     return name
 
 
 def entry_point_of(name: str, starter: str) -> str:
-    """`Solution.method` where the starter code has the class."""
-    return (
-        f"Solution.{identifier(name)}" if re.search(r"^class Solution\b", starter, re.MULTILINE) else identifier(name)
-    )
+    """Return the function to call, `Solution.method` if the starter code has the class."""
+    in_class = re.search(r"^class Solution\b", starter, re.MULTILINE)
+    return f"{'Solution.' if in_class else ''}{identifier(name)}"
 
 
-def function_form(entry_point: str, starter: str) -> str:
-    """How to answer with a function."""
+def answer_form(tests: CodeTests, starter: str) -> str:
+    """Return how to answer: with a program or with a function."""
+    if not tests.entry_point:
+        return PROGRAM_FORM
     if starter.strip():
         return f"Complete this Python code:\n\n```python\n{starter.rstrip()}\n```"
-    return f"Write a Python function `{entry_point}` that returns the answer."
+    return f"Write a Python function `{tests.entry_point}` that returns the answer."
 
 
 def is_special(row: Row, statement: str) -> bool:
-    """The row's flag where it has one, else what the statement says."""
+    """Return the row's flag if it has one, else whether the statement allows several answers."""
     stated = flag(row, "special_judge")
     return bool(_ANY_ANSWER.search(statement)) if stated is None else stated
 
 
-def _instalments(count: int) -> dict[str, str]:
-    return {f"v{number}": f"test{number if number > 1 else ''}" for number in range(1, count + 1)}
-
+_LIVECODEBENCH_PARTS = {"v1": "test", **{f"v{number}": f"test{number}" for number in range(2, 7)}}
+_LIVECODEBENCH_FILES = tuple(f"{stem}.jsonl" for stem in _LIVECODEBENCH_PARTS.values())
 
 CODE_SOURCES = (
     Source(
         "humaneval",
         "code",
         humaneval,
-        {"test": (Hub("openai/openai_humaneval", "", "test"),)},
+        hub_splits("openai/openai_humaneval", "", "test"),
         ("task_id", "prompt", "entry_point", "test"),
-        licence="MIT",
+        license="MIT",
     ),
     Source(
         "mbpp",
         "code",
         mbpp,
-        {
-            split: (Hub("google-research-datasets/mbpp", "sanitized", split),)
-            for split in ("train", "validation", "test", "prompt")
-        },
+        hub_splits("google-research-datasets/mbpp", "sanitized", "train", "validation", "test", "prompt"),
         ("task_id", "prompt", "test_list"),
-        licence="CC-BY-4.0",
+        license="CC-BY-4.0",
         optional_fields=("code", "test_imports", "text"),
         row_split=mbpp_split,
         ids_decide=True,
@@ -273,30 +287,26 @@ CODE_SOURCES = (
         apps,
         {split: (Hub("codeparrot/apps", files=(f"{split}.jsonl",)),) for split in ("train", "test")},
         ("question", "input_output"),
-        licence="MIT",
+        license="MIT",
         optional_fields=("problem_id", "id", "starter_code", "difficulty", "special_judge", "split"),
     ),
     Source(
         "codecontests",
         "code",
         codecontests,
-        {split: (Hub("deepmind/code_contests", "", split),) for split in ("train", "valid", "test")},
+        hub_splits("deepmind/code_contests", "", "train", "valid", "test"),
         ("name", "description", "public_tests", "private_tests", "generated_tests"),
-        licence="CC-BY-4.0, Google DeepMind CodeContests",
+        license="CC-BY-4.0, Google DeepMind CodeContests",
         optional_fields=("tests", "time_limit", "input_file", "cf_rating", "difficulty", "special_judge", "split"),
     ),
     Source(
         "livecodebench",
         "code",
         livecodebench,
-        {
-            "test": (
-                Hub("livecodebench/code_generation_lite", files=tuple(f"{s}.jsonl" for s in _instalments(6).values())),
-            )
-        },
+        {"test": (Hub("livecodebench/code_generation_lite", files=_LIVECODEBENCH_FILES),)},
         ("question_id", "question_content", "public_test_cases", "private_test_cases"),
-        licence="CC (unspecified); problems of LeetCode, AtCoder and Codeforces",
+        license="CC (unspecified); problems of LeetCode, AtCoder and Codeforces",
         optional_fields=("starter_code", "metadata", "difficulty", "special_judge"),
-        parts=_instalments(6),
+        parts=_LIVECODEBENCH_PARTS,
     ),
 )

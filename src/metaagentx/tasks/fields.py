@@ -4,40 +4,40 @@ import ast
 import json
 import math
 import re
+from typing import Any
 
 from ..types import JSON
 from .rows import Row, RowError
 
 _HALF_PAIR = re.compile(r"\\u[dD]")
-"""An escaped half of a surrogate pair is JSON, but no text."""
+"""An escaped half of a surrogate pair is valid JSON but not valid text."""
+
+
+def _checked(value: Any, kind: type, name: str, expected: str) -> Any:
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise RowError(f"{name} is not {expected} but {type(value).__name__}")
+    return value
 
 
 def text(row: Row, *names: str) -> str:
-    """The first of these fields that is there, as text that is not blank."""
+    """Return the first of these fields that is present, as text that is not blank."""
     for name in names:
-        value = row.get(name)
-        if value is None:
-            continue
-        if not isinstance(value, str):
-            raise RowError(f"{name} is not text but {type(value).__name__}")
-        if not value.strip():
-            raise RowError(f"{name} is empty")
-        return value
+        if row.get(name) is not None:
+            value: str = _checked(row[name], str, name, "text")
+            if not value.strip():
+                raise RowError(f"{name} is empty")
+            return value
     raise RowError(f"no field {' or '.join(names)}")
 
 
 def optional_text(row: Row, name: str) -> str:
-    """Text that may be missing, null or empty."""
-    value = row.get(name)
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        raise RowError(f"{name} is not text but {type(value).__name__}")
+    """Return text that may be missing, null or empty."""
+    value: str = "" if row.get(name) is None else _checked(row[name], str, name, "text")
     return value
 
 
 def answer_text(row: Row, *names: str) -> str:
-    """Text or a whole number: published answers come as both."""
+    """Return text or an integer as text: published answers come as both."""
     for name in names:
         value = row.get(name)
         if isinstance(value, int) and not isinstance(value, bool):
@@ -45,16 +45,19 @@ def answer_text(row: Row, *names: str) -> str:
     return text(row, *names)
 
 
+def optional_id(value: object) -> str:
+    """Return a row's id, text or an integer, as text; empty if it is anything else."""
+    return str(value) if isinstance(value, (int, str)) else ""
+
+
 def integer(row: Row, name: str) -> int:
-    """A whole number."""
-    value = row.get(name)
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise RowError(f"{name} is not a whole number")
+    """Return an integer."""
+    value: int = _checked(row.get(name), int, name, "an integer")
     return value
 
 
 def number(value: object, name: str) -> float:
-    """A finite number from 0 on, also when written as text."""
+    """Return a finite number >= 0, also if it is written as text."""
     try:
         if isinstance(value, (int, float, str)) and not isinstance(value, bool):
             result = float(value)
@@ -62,56 +65,51 @@ def number(value: object, name: str) -> float:
                 return result
     except (ValueError, OverflowError):
         pass
-    raise RowError(f"{name} is not a number from 0 on")
+    raise RowError(f"{name} is not a number >= 0")
 
 
 def flag(row: Row, name: str) -> bool | None:
-    """True or false; None when the row does not say."""
-    value = row.get(name)
-    if value is None or isinstance(value, bool):
-        return value
-    raise RowError(f"{name} is neither true nor false")
+    """Return true or false; None if the row has no such field."""
+    value: bool | None = None if row.get(name) is None else _checked(row[name], bool, name, "true or false")
+    return value
 
 
 def items(row: Row, name: str) -> list[JSON]:
-    """A list."""
-    value = row.get(name)
-    if not isinstance(value, list):
-        raise RowError(f"{name} is not a list")
+    """Return a list."""
+    value: list[JSON] = _checked(row.get(name), list, name, "a list")
     return value
 
 
 def mapping(value: object, name: str) -> dict[str, JSON]:
-    """An object with text keys."""
-    if not isinstance(value, dict):
-        raise RowError(f"{name} is not an object")
-    return value
+    """Return an object with text keys."""
+    checked: dict[str, JSON] = _checked(value, dict, name, "an object")
+    return checked
 
 
 def texts(values: object, name: str) -> list[str]:
-    """A list of texts."""
+    """Return a list of texts."""
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         raise RowError(f"{name} is not a list of texts")
     return values
 
 
 def decode(value: str, name: str) -> JSON:
-    """JSON that a field carries as text."""
+    """Parse JSON that a field carries as text."""
     try:
         decoded: JSON = json.loads(value)
         if _HALF_PAIR.search(value):
             json.dumps(decoded, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
-        raise RowError(f"{name} is not JSON that can be read") from None
+        raise RowError(f"{name} is not valid JSON") from None
     return decoded
 
 
 def python_source(source: str, name: str) -> str:
-    """Python that compiles: tests with a syntax error would fail every solution."""
+    """Return source that compiles: tests with a syntax error would fail every solution."""
     try:
         ast.parse(source)
     except SyntaxError as error:
         raise RowError(f"{name} is not Python: {error.msg} in line {error.lineno}") from None
     except (ValueError, RecursionError, MemoryError):
-        raise RowError(f"{name} is not Python that can be read") from None
+        raise RowError(f"{name} is not Python that can be parsed") from None
     return source

@@ -1,4 +1,4 @@
-"""Rows from the Hugging Face hub, through `datasets` (the `hub` extra). No code of a repository is ever run."""
+"""Fetch rows from the Hugging Face hub with `datasets` (the `hub` extra). No code of a repository is ever run."""
 
 import logging
 from pathlib import Path
@@ -8,19 +8,19 @@ from .source import Hub, Source
 
 
 def hub_rows(source: Source, split: str, files: tuple[str, ...], put: str) -> list[Rows]:
-    """The published rows. `files` are the stems of a set in instalments; `put` tells what to do without the hub."""
+    """Return the published rows. `files`: stems of a set in installments. `put`: what to do without the hub."""
     try:
         import datasets
         import huggingface_hub
     except ImportError:
-        raise TaskError(f"{put}; or, to have it from the hub: pip install 'metaagentx[hub]'") from None
-    # Five retries for each file are announced as warnings; our one line says what they add up to.
+        raise TaskError(f"{put}; or fetch it from the hub: pip install 'metaagentx[hub]'") from None
+    # Five retries per file are logged as warnings; the one error below says the same.
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
 
     def fetch(hub: Hub) -> list[Rows]:
         if hub.files:
-            wanted = [name for name in hub.files if name.removesuffix(".jsonl") in files]
-            paths = [huggingface_hub.hf_hub_download(hub.repository, name, repo_type="dataset") for name in wanted]
+            names = [name for name in hub.files if name.removesuffix(".jsonl") in files]
+            paths = [huggingface_hub.hf_hub_download(hub.repository, name, repo_type="dataset") for name in names]
             return [JsonlRows(Path(path)) for path in paths]
         table = datasets.load_dataset(hub.repository, hub.config or None, split=hub.split or split)
         known = {*source.fields, *source.optional_fields}
@@ -30,7 +30,7 @@ def hub_rows(source: Source, split: str, files: tuple[str, ...], put: str) -> li
     try:
         return [rows for hub in source.hub[split] for rows in fetch(hub)]
     except Exception as error:
-        # Whatever stops the hub (no network, a mirror's error page, a full disk), the way out is the same file.
+        # Whatever the cause (no network, a mirror's error page, a full disk), the remedy is the same file.
         raise TaskError(
             f"{put}; the hub did not give {source.hub[split][0].repository}: {first_line(error)}"
         ) from error

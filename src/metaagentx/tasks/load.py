@@ -1,14 +1,14 @@
-"""Tasks by the name of their source: `gsm8k`, `apps?file=mine.jsonl`, `gym:chain_sum?max_terms=4`, `jsonl:own.jsonl`.
+"""Load tasks by their source: `gsm8k`, `apps?file=mine.jsonl`, `gym:chain_sum?max_terms=4`, `jsonl:own.jsonl`.
 
-Rows come from `file`, else from the data directory, else from the hub. The split is asked for, never guessed, and
-checked against what the file's name, the rows or their ids say: a row of another split is left out, and a file of
-another split refused. A row that cannot be used is named and left out.
+Rows come from `file`, else from the data directory, else from the hub. The split is given, never guessed, and checked
+against the file's name, the rows and their ids: a row of another split is left out, a file of another split is an
+error. A row that cannot be used is named with file and line and left out.
 """
 
 import logging
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from functools import partial
 from math import inf
 from pathlib import Path
 
@@ -18,14 +18,14 @@ from .code_sources import CODE_SOURCES
 from .fingerprint import exact, fingerprint
 from .math_sources import MATH_SOURCES
 from .own import OWN_SPLITS, own_draft
-from .rows import Row, RowError, Rows, TaskError, find_files, open_rows
-from .source import Draft, Source, kind_of
+from .rows import RowError, Rows, TaskError, find_files, open_rows
+from .source import KINDS, Draft, Source
 from .taskset import Head, TaskSet, head_of
 
 SOURCES: Mapping[str, Source] = {source.name: source for source in (*MATH_SOURCES, *CODE_SOURCES)}
 DATA_DIR = Path("data")
 NAMED_PROBLEMS = 5
-"""So many bad rows are named in the log; `TaskSet.problems` has all."""
+"""How many bad rows are named in the log; `TaskSet.problems` has all."""
 
 _SPLIT_WORD = re.compile(r"(?<![a-z])(train|test|validation|valid|val|dev)(?![a-z])")
 _FILTERS = ("min_chars", "max_chars", "min_difficulty", "max_difficulty", "special_judge")
@@ -33,10 +33,10 @@ log = logging.getLogger(__name__)
 
 
 def load(source: str, split: str, data_dir: Path | None = None, among: Sequence[str] = ()) -> TaskSet:
-    """The tasks of a source's published split, or a TaskError that says what is missing.
+    """Load the tasks of a source's published split, or raise TaskError.
 
-    Tasks of one's own are named after their file, without its directory where no other source `among` those that are
-    used together is a file of that name: a task is the same wherever the file is.
+    Own tasks are named after their file, so that an id does not depend on the directory. Directories are added only as
+    needed to tell it from the files of the other sources, `among`, that are used together with it.
     """
     address, _, query = source.partition("?")
     settings = parse_query(source, query)
@@ -69,118 +69,110 @@ def _load_published(name: str, split: str, settings: dict[str, str], data_dir: P
     else:
         from .hub import hub_rows
 
-        wanted = " and ".join(f"{data_dir / name / stem}.jsonl" for stem in stems)
-        put = f"{name} ({split}) is not here: put {wanted} (or .parquet) there, with {', '.join(source.fields)}"
+        paths = " and ".join(f"{data_dir / name / stem}.jsonl" for stem in stems)
+        put = f"{name} ({split}) is not here: put {paths} (or .parquet) there, with {', '.join(source.fields)}"
         rows = hub_rows(source, split, stems, put)
     return _collect(source, split, rows)
 
 
-def _parts(source: Source, wanted: str) -> list[str]:
-    for part in wanted.split(","):
+def _parts(source: Source, names: str) -> list[str]:
+    for part in names.split(","):
         if part not in source.parts:
             raise TaskError(f"{source.name} has no part {part!r}: {nearest(part, list(source.parts))}")
-    return [source.parts[part] for part in wanted.split(",")]
+    return [source.parts[part] for part in names.split(",")]
 
 
 def _open_all(files: Sequence[Path], source: Source, split: str) -> list[Rows]:
     for file in files:
         if not file.is_file():
-            raise TaskError(f"{source.name}: there is no file {file}")
+            raise TaskError(f"{source.name}: no file {file}")
         if "train" in source.splits and not source.ids_decide:
             check_file_split(file, split)
     return [open_rows(file, (*source.fields, *source.optional_fields)) for file in files]
 
 
 def check_file_split(file: Path, split: str) -> None:
-    """A file whose name says that it is of another split is refused; one that says nothing is taken at its word."""
+    """Raise TaskError for a file whose name says that it is of another split."""
     aliases = {"validation": "valid", "val": "valid", "dev": "valid"}
     words = {aliases.get(word, word) for word in _SPLIT_WORD.findall(file.name.lower())}
     if words and aliases.get(split, split) not in words:
-        raise TaskError(f"{file} is named as a file of split {', '.join(sorted(words))}, and {split} was asked for")
+        raise TaskError(
+            f"{file} is named as a file of split {', '.join(sorted(words))}, but split {split} was requested"
+        )
 
 
 def _load_own(path: Path, split: str, name: str) -> TaskSet:
     if split not in OWN_SPLITS:
         raise TaskError(f"own tasks have no split {split!r}: there is {', '.join(OWN_SPLITS)}")
     if not path.is_file():
-        raise TaskError(f"jsonl: there is no file {path}")
+        raise TaskError(f"jsonl: no file {path}")
     if path.suffix != ".jsonl":
         raise TaskError(f"{path}: own tasks are a .jsonl file")
     check_file_split(path, split)
 
-    def draft(row: Row) -> Draft:
-        made = own_draft(row)
-        if isinstance(made.grading, CustomGrader):
-            return replace(made, grading=replace(made.grading, file=str(path.absolute())))
-        return made
-
-    source = Source(f"jsonl:{name}", "own", draft, dict.fromkeys(OWN_SPLITS, ()), (), licence="")
+    draft = partial(own_draft, file=str(path.absolute()))
+    source = Source(f"jsonl:{name}", "own", draft, dict.fromkeys(OWN_SPLITS, ()), (), license="")
     return _collect(source, split, [open_rows(path)])
 
 
-class _Maker:
-    """Makes the task of a row, again each time it is asked for."""
-
-    def __init__(self, source: Source, split: str, places: Sequence[tuple[Rows, int]]) -> None:
-        self._source, self._split, self._places = source, split, places
-
-    def __call__(self, position: int, attempt: int = 0) -> tuple[Head, Task]:
-        rows, number = self._places[position]
-        return self.make(self._source.draft(rows[number]), position)
-
-    def make(self, draft: Draft, position: int) -> tuple[Head, Task]:
-        """A draft with what its source adds to it."""
-        source, split = self._source, self._split
-        task = Task(
-            id=f"{source.name}/{split}/{draft.id or exact(draft.statement)}",
-            kind=kind_of(draft.grading),
-            question=draft.question,
-            grading=draft.grading,
-            source=source.name,
-            split=split,
-            difficulty=draft.difficulty,
-            licence=draft.licence or source.licence,
-        )
-        return head_of(task, position, fingerprint(draft.statement)), task
+def _make_task(source: Source, split: str, draft: Draft, position: int) -> tuple[Head, Task]:
+    task = Task(
+        id=f"{source.name}/{split}/{draft.id or exact(draft.statement)}",
+        kind=KINDS[type(draft.grading)],
+        question=draft.question,
+        grading=draft.grading,
+        source=source.name,
+        split=split,
+        difficulty=draft.difficulty,
+        license=draft.license or source.license,
+    )
+    return head_of(task, position, fingerprint(draft.statement)), task
 
 
-def _collect(source: Source, split: str, rows: Sequence[Rows]) -> TaskSet:
-    """Look at every row once: good ones get a head, bad ones a line in `problems`, those of other splits nothing."""
-    places = [(part, number) for part in rows for number in range(len(part))]
-    maker = _Maker(source, split, places)
+def _collect(source: Source, split: str, parts: Sequence[Rows]) -> TaskSet:
+    """Read every row once: a usable row gets a head, a bad one an entry in `problems`, one of another split nothing.
+
+    A task is made from its row again each time it is asked for.
+    """
+    index = [(rows, number) for rows in parts for number in range(len(rows))]
     heads: list[Head] = []
     problems: list[str] = []
-    others: set[str] = set()
+    other_splits: set[str] = set()
     first_with: dict[str, str] = {}
     graders: dict[str, CustomGrader] = {}
-    for position, (part, number) in enumerate(places):
+    for position, (rows, number) in enumerate(index):
         try:
-            row = part[number]
+            row = rows[number]
             row_split = source.row_split(row) if "train" in source.splits else split
             if row_split not in ("", split):
-                others.add(row_split)
+                other_splits.add(row_split)
                 continue
             draft = source.draft(row)
-            head, _ = maker.make(draft, position)
+            head, _ = _make_task(source, split, draft, position)
             if head.id in first_with:
                 raise RowError(f"the same {'id' if draft.id else 'question'} as {first_with[head.id]}")
         except (RowError, TypeError) as error:  # TypeError: the shape of a gold, which the types themselves check
-            problems.append(f"{part.where(number)}: {error}")
+            problems.append(f"{rows.where(number)}: {error}")
         else:
-            first_with[head.id] = part.where(number)
+            first_with[head.id] = rows.where(number)
             heads.append(head)
             if isinstance(draft.grading, CustomGrader):
                 graders.setdefault(draft.grading.function, draft.grading)
-    _report(source, split, heads, problems, others)
-    return TaskSet(source.name, split, maker, heads, problems, tuple(graders.values()))
+    _report(source, split, heads, problems, other_splits)
+
+    def make(position: int, attempt: int) -> tuple[Head, Task]:
+        rows, number = index[position]
+        return _make_task(source, split, source.draft(rows[number]), position)
+
+    return TaskSet(source.name, split, make, heads, problems, tuple(graders.values()))
 
 
 def _report(source: Source, split: str, heads: Sequence[Head], problems: Sequence[str], others: set[str]) -> None:
     if not heads and problems:
         raise TaskError(f"{source.name} ({split}): none of {len(problems)} rows can be used, the first: {problems[0]}")
     if not heads:
-        found = f"all rows are of split {', '.join(sorted(others))}" if others else "the file is empty"
-        raise TaskError(f"{source.name} has no row of split {split}: {found}")
+        detail = f"all rows are of split {', '.join(sorted(others))}" if others else "the file is empty"
+        raise TaskError(f"{source.name} has no row of split {split}: {detail}")
     for problem in problems[:NAMED_PROBLEMS]:
         log.warning("left out: %s", problem)
     if len(problems) > NAMED_PROBLEMS:
@@ -188,7 +180,7 @@ def _report(source: Source, split: str, heads: Sequence[Head], problems: Sequenc
 
 
 def _filtered(tasks: TaskSet, filters: Mapping[str, str]) -> TaskSet:
-    """The filters that a source's name carries."""
+    """Apply the filters that are part of a source's name."""
 
     def bound(key: str, otherwise: float) -> float:
         try:
@@ -198,7 +190,7 @@ def _filtered(tasks: TaskSet, filters: Mapping[str, str]) -> TaskSet:
 
     judged = {"yes": True, "no": False, None: None}
     if filters.get("special_judge") not in judged:
-        raise TaskError(f"{tasks.name}: special_judge is yes or no")
+        raise TaskError(f"{tasks.name}: special_judge is yes or no, not {filters['special_judge']}")
     chars = (bound("min_chars", 0), bound("max_chars", inf))
     difficulty = (bound("min_difficulty", 0), bound("max_difficulty", 1))
     return tasks.filtered(

@@ -3,13 +3,14 @@
 import re
 
 from ..types import MathGold
-from .fields import answer_text, flag, items, number, optional_text, text
+from ..workflow.protocol import last_boxed
+from .fields import answer_text, flag, items, number, optional_id, optional_text, text
 from .rows import Row, RowError
-from .source import Draft, Hub, Source, says_split
+from .source import Draft, Hub, Source, hub_splits, split_field
 
 
 def gsm8k(row: Row) -> Draft:
-    """The answer stands after `####`, with commas in thousands."""
+    """Parse the answer after `####`, with commas in thousands."""
     answer = text(row, "answer")
     match = re.search(r"####\s*(-?[\d,]*\.?\d+)\s*$", answer)
     if match is None:
@@ -18,11 +19,11 @@ def gsm8k(row: Row) -> Draft:
 
 
 def math(row: Row) -> Draft:
-    """The answer has a field of its own (MATH-500), else it is the last box of the solution."""
+    """Parse the answer, a field of its own (MATH-500), else the last box of the solution."""
     if row.get("answer") is not None:
         answer = answer_text(row, "answer")
-    elif (found := last_boxed(text(row, "solution"))) is not None:
-        answer = found
+    elif (box := final_box(text(row, "solution"))) is not None:
+        answer = box
     else:
         raise RowError("solution has no \\boxed{...}")
     level = re.fullmatch(r"(?:Level )?([1-5])", str(row.get("level")))
@@ -32,29 +33,28 @@ def math(row: Row) -> Draft:
 
 
 def math_split(row: Row) -> str:
-    """MATH-500 and its like say it in `unique_id`: `test/algebra/1.json`."""
+    """Return the split by `unique_id` (`test/algebra/1.json`), which MATH-500 has, else by the field `split`."""
     unique_id = row.get("unique_id")
     if isinstance(unique_id, str) and (match := re.match(r"(train|test)/", unique_id)):
         return match[1]
-    return says_split(row)
+    return split_field(row)
 
 
 def aime(row: Row) -> Draft:
-    """A whole number from 0 to 999: 2024 writes 025, and one answer of 2025 is 336^\\circ."""
+    """Parse an integer from 0 to 999: 2024 writes 025, and one answer of 2025 is 336^\\circ."""
     answer = answer_text(row, "answer", "Answer")
     match = re.fullmatch(r"\$?\s*0*(\d{1,3})\s*(?:\^\\circ|\^\{\\circ\}|°)?\s*\$?", answer.strip())
     if match is None:
-        raise RowError(f"answer {answer[:40]!r} is not a whole number from 0 to 999")
-    name = row.get("id", row.get("ID", ""))
+        raise RowError(f"answer {answer[:40]!r} is not an integer from 0 to 999")
     return Draft(
         text(row, "problem", "Problem", "question"),
         MathGold((match[1],)),
-        id=str(name) if isinstance(name, (str, int)) else "",
+        id=optional_id(row.get("id", row.get("ID"))),
     )
 
 
 def olympiadbench(row: Row) -> Draft:
-    """final_answer is a list of one text, which holds several answers where the row says so; `error` is a tolerance."""
+    """Parse final_answer, a list of one text with several answers if the row says so; `error` is a tolerance."""
     finals = items(row, "final_answer")
     if len(finals) != 1 or not isinstance(finals[0], str):
         raise RowError("final_answer is not a list of one text")
@@ -76,12 +76,12 @@ def olympiadbench(row: Row) -> Draft:
         f"{context}\n\n{question}" if context.strip() else question,
         MathGold(answers, tolerances, unit),
         form=" ".join(form),
-        id=str(row["id"]) if isinstance(row.get("id"), (int, str)) else "",
+        id=optional_id(row.get("id")),
     )
 
 
 def polaris(row: Row) -> Draft:
-    """difficulty `k/8` counts how often a 7B model was right in eight tries: the more, the easier."""
+    """Parse difficulty `k/8`: how often a 7B model was right in eight tries; the more, the easier."""
     stated = optional_text(row, "difficulty")
     match = re.fullmatch(r"([0-8])/8", stated.strip())
     if stated and match is None:
@@ -91,7 +91,7 @@ def polaris(row: Row) -> Draft:
 
 
 def gold(answer: str) -> MathGold:
-    """One answer, or RowError when nothing is left of it."""
+    """Return one answer, or raise RowError if it is empty."""
     plain = strip_dollars(answer)
     if not plain:
         raise RowError("answer is empty")
@@ -99,12 +99,12 @@ def gold(answer: str) -> MathGold:
 
 
 def strip_dollars(answer: str) -> str:
-    """Without dollar signs, outer and inner (`$3$, $4$`), and without the full stop of a sentence."""
+    """Remove dollar signs, outer and inner (`$3$, $4$`), and the period of a sentence."""
     return re.sub(r"(?<!\\)\$", "", answer).strip().removesuffix(".").strip()
 
 
 def split_answers(answer: str) -> tuple[str, ...]:
-    """At commas outside brackets: `1,(2,3)` is two answers. `\\,` is a space and `\\{` is a bracket."""
+    """Split at commas outside brackets: `1,(2,3)` is two answers. `\\,` is a space and `\\{` is a bracket."""
     parts, depth, start, position = [], 0, 0, 0
     while position < len(answer):
         token = answer[position : position + 2] if answer[position] == "\\" else answer[position]
@@ -119,38 +119,34 @@ def split_answers(answer: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in (*parts, answer[start:]))
 
 
-def last_boxed(solution: str) -> str | None:
-    """What the last \\boxed or \\fbox holds, braces matched; `\\boxed 5` holds the 5."""
-    matches = list(re.finditer(r"\\(?:boxed|fbox)\s*", solution))
-    if not matches:
+def final_box(solution: str) -> str | None:
+    r"""Return the content of the last `\boxed` or `\fbox`, or the 5 of `\boxed 5`; None if it is empty or unclosed."""
+    start = max(solution.rfind(r"\boxed"), solution.rfind(r"\fbox"))
+    if start < 0:
         return None
-    rest = solution[matches[-1].end() :]
-    if not rest.startswith("{"):
-        bare = re.match(r"[^\s$]+", rest)
-        return bare[0] if bare else None
-    depth = 0
-    for brace in re.finditer(r"(?<!\\)[{}]", rest):
-        depth += 1 if brace[0] == "{" else -1
-        if depth == 0:
-            return rest[1 : brace.start()].strip() or None
-    return None
-
-
-def _splits(repository: str, config: str, *splits: str) -> dict[str, tuple[Hub, ...]]:
-    return {split: (Hub(repository, config, split),) for split in splits}
+    rest = re.sub(r"^\\(?:boxed|fbox)\s*", "", solution[start:])
+    if rest.startswith("{"):
+        return last_boxed(rf"\boxed{rest}")
+    bare = re.match(r"[^\s$]+", rest)
+    return bare[0] if bare else None
 
 
 MATH_SOURCES = (
     Source(
-        "gsm8k", "math", gsm8k, _splits("openai/gsm8k", "main", "train", "test"), ("question", "answer"), licence="MIT"
+        "gsm8k",
+        "math",
+        gsm8k,
+        hub_splits("openai/gsm8k", "main", "train", "test"),
+        ("question", "answer"),
+        license="MIT",
     ),
     Source(
         "math",
         "math",
         math,
-        _splits("DigitalLearningGmbH/MATH-lighteval", "", "train", "test"),
+        hub_splits("DigitalLearningGmbH/MATH-lighteval", "", "train", "test"),
         ("problem", "solution"),
-        licence="MIT as stated; the original hub copy was withdrawn after a DMCA notice",
+        license="MIT as stated; the original hub copy was withdrawn after a DMCA notice",
         optional_fields=("answer", "level", "type", "unique_id", "split"),
         row_split=math_split,
     ),
@@ -158,9 +154,9 @@ MATH_SOURCES = (
         "math500",
         "math",
         math,
-        _splits("HuggingFaceH4/MATH-500", "", "test"),
+        hub_splits("HuggingFaceH4/MATH-500", "", "test"),
         ("problem", "answer"),
-        licence="MIT; 500 of MATH's test split",
+        license="MIT; 500 of MATH's test split",
         optional_fields=("solution", "level", "subject", "unique_id"),
     ),
     Source(
@@ -169,7 +165,7 @@ MATH_SOURCES = (
         aime,
         {"test": (Hub("HuggingFaceH4/aime_2024", split="train"),)},
         ("problem", "answer"),
-        licence="problems of the MAA; the data set states none",
+        license="problems of the MAA; the data set states none",
         optional_fields=("id", "ID", "Problem", "Answer", "question"),
     ),
     Source(
@@ -178,7 +174,7 @@ MATH_SOURCES = (
         aime,
         {"test": tuple(Hub("opencompass/AIME2025", f"AIME2025-{part}", "test") for part in ("I", "II"))},
         ("question", "answer"),
-        licence="MIT; problems of the MAA",
+        license="MIT; problems of the MAA",
         optional_fields=("id", "problem"),
     ),
     Source(
@@ -187,16 +183,16 @@ MATH_SOURCES = (
         olympiadbench,
         {"test": (Hub("Hothan/OlympiadBench", "OE_TO_maths_en_COMP", "train"),)},
         ("question", "final_answer"),
-        licence="Apache-2.0",
+        license="Apache-2.0",
         optional_fields=("id", "context", "is_multiple_answer", "unit", "error"),
     ),
     Source(
         "polaris",
         "math",
         polaris,
-        _splits("POLARIS-Project/Polaris-Dataset-53K", "", "train"),
+        hub_splits("POLARIS-Project/Polaris-Dataset-53K", "", "train"),
         ("problem", "answer"),
-        licence="Apache-2.0; filtered from DeepScaleR and AReaL-boba",
+        license="Apache-2.0; filtered from DeepScaleR and AReaL-boba",
         optional_fields=("difficulty",),
     ),
 )

@@ -1,8 +1,8 @@
 """A weighted mixture of training sources. The batch of a step is a function of the seed and the step alone.
 
 So the position of a run is one integer, its step. Sources take turns in a fixed cycle with exact shares (half math
-and half code puts one of each into every pair). Within a finite source the order is shuffled by the seed and nothing
-comes twice before all have come once. Tasks held out for selection share no question with any training source.
+and half code puts one of each into every pair). A finite source is shuffled by the seed, and each of its tasks comes
+once before any comes again. Tasks held out for selection share no question with any training source.
 """
 
 import re
@@ -18,9 +18,14 @@ from .rows import TaskError
 from .taskset import TaskSet
 
 LONGEST_CYCLE = 1000
-"""Shares are exact down to one in a thousand."""
+"""Shares are exact to one in a thousand."""
 
 Part = tuple[str | TaskSet, float]
+
+_PLUS = re.compile(r"(\s\+\s)")
+_TERM = re.compile(r"(?:([0-9.]+)\s*\*)?\s*([A-Za-z].*?)\s*")
+_PATH = re.compile(r"jsonl:([^?]+)|(?!gym:)[^?]*\?(?:[^&]*&)*?file=([^&]+)")
+"""The file that a source names."""
 
 
 class Mixture:
@@ -35,59 +40,59 @@ class Mixture:
         data_dir: Path | None = None,
         excluded: Collection[str] = (),
     ) -> None:
-        """`excluded` are fingerprints of questions that must not come, such as those another mixture holds out."""
-        chosen = parse_mixture(parts) if isinstance(parts, str) else list(parts)
-        counts = cycle_counts([weight for _, weight in chosen])
-        names = [part for part, _ in chosen if isinstance(part, str)]
-        sets = [load(part, split, data_dir, names) if isinstance(part, str) else part for part, _ in chosen]
+        """Load sources. `excluded`: fingerprints of questions to leave out, such as those another mixture holds out."""
+        weighted = parse_mixture(parts) if isinstance(parts, str) else list(parts)
+        counts = cycle_counts([weight for _, weight in weighted])
+        names = [part for part, _ in weighted if isinstance(part, str)]
+        sets = [load(part, split, data_dir, names) if isinstance(part, str) else part for part, _ in weighted]
         for tasks in sets:
             if tasks.split != split:
-                raise TaskError(f"{tasks.name} is of split {tasks.split}, and the mixture of {split}")
+                raise TaskError(f"{tasks.name} is of split {tasks.split}, but the mixture is of split {split}")
         self.seed = seed
         self.graders = tuple(grader for tasks in sets for grader in tasks.graders)
-        """Users' own functions that grade these tasks, each with the data of a task."""
+        """Users' functions that grade these tasks, each with the data of one task."""
         held = _hold_out(sets, counts, held_out, seed)
         self.held_out = tuple(task for tasks in held for task in tasks)
-        """For choosing between checkpoints. Never in a batch."""
+        """Tasks for choosing between checkpoints; never in a batch."""
         self.held_fingerprints = frozenset(head.fingerprint for tasks in held for head in tasks.heads)
         self.sets = _without(sets, self.held_fingerprints.union(excluded))
         self._counts = counts
         self._turns = _take_turns(counts)
-        self._before = _count_before(self._turns, len(counts))
 
     def batch(self, step: int, size: int) -> list[Task]:
-        """The tasks of a step."""
+        """Return the tasks of a step."""
         return [self.task(position) for position in range(step * size, (step + 1) * size)]
 
     def task(self, position: int) -> Task:
-        """The task at a position of the endless stream that batches are cut from."""
+        """Return the task at a position of the endless stream that batches are cut from."""
         which, number = self._draw(position)
         return self.sets[which].drawn(self.seed, number)
 
-    def stretch(self, first: int, count: int) -> Sequence[Task]:
-        """`count` tasks from a position on, made when they are looked at. A finite source begins an epoch there: each
-        of its tasks comes once before any comes again.
+    def tasks_from(self, position: int, count: int) -> Sequence[Task]:
+        """Return `count` tasks from a position on, each made when it is accessed.
+
+        A finite source begins an epoch there: each of its tasks comes once before any comes again.
         """
         drawn: dict[int, int] = {}
-        for position in range(first, first + len(self._turns)):
-            which, number = self._draw(position)
+        for at in range(position, position + len(self._turns)):
+            which, number = self._draw(at)
             drawn.setdefault(which, number)
 
-        def task(position: int) -> Task:
-            which, number = self._draw(position)
+        def task(at: int) -> Task:
+            which, number = self._draw(at)
             tasks = self.sets[which]
             return tasks.drawn(self.seed, number + (0 if tasks.endless else -drawn[which] % len(tasks)))
 
-        return _Stretch(task, range(first, first + count))
+        return _TaskRange(task, range(position, position + count))
 
     def _draw(self, position: int) -> tuple[int, int]:
-        """Which part's turn it is, and how many of that part came before."""
+        """Return which part's turn it is, and how many tasks of that part came before."""
         cycle, turn = divmod(position, len(self._turns))
-        which = self._turns[turn]
-        return which, cycle * self._counts[which] + self._before[turn]
+        which, before = self._turns[turn]
+        return which, cycle * self._counts[which] + before
 
 
-class _Stretch(Sequence[Task]):
+class _TaskRange(Sequence[Task]):
     """Tasks at consecutive positions."""
 
     def __init__(self, task: Callable[[int], Task], positions: range) -> None:
@@ -107,7 +112,7 @@ class _Stretch(Sequence[Task]):
 
 
 def _hold_out(sets: Sequence[TaskSet], counts: Sequence[int], total: int, seed: int) -> list[TaskSet]:
-    """Each source's share of the tasks to hold out."""
+    """Return the tasks to hold out, of each source its share."""
     shares = [total * count // sum(counts) for count in counts]
     for index in range(total - sum(shares)):
         shares[index] += 1
@@ -115,30 +120,60 @@ def _hold_out(sets: Sequence[TaskSet], counts: Sequence[int], total: int, seed: 
 
 
 def _without(sets: Sequence[TaskSet], taken: Collection[str]) -> list[TaskSet]:
-    """No source keeps a question that it or another one gave."""
+    """Return the sets without the questions that are held out or excluded."""
     if not taken:
         return list(sets)
     return [tasks.keep(lambda head: head.fingerprint not in taken, "holding out") for tasks in sets]
 
 
 def parse_mixture(text: str) -> list[Part]:
-    """`0.5*gsm8k + 0.25*apps + 0.25*codecontests`. The plus has spaces around it; a missing weight is 1."""
+    """Parse `0.5*gsm8k + 0.25*apps + 0.25*codecontests`. The plus has spaces around it; a missing weight is 1."""
     parts: list[Part] = []
-    for term in re.split(r"\s\+\s", text.strip()):
-        match = re.fullmatch(r"(?:([0-9.]+)\s*\*)?\s*([A-Za-z].*?)\s*", term)
+    for term in _PLUS.split(text.strip())[::2]:
+        match = _TERM.fullmatch(term)
         try:
             if match is None:
                 raise ValueError
             parts.append((match[2], float(match[1] or 1)))
         except ValueError:
-            raise TaskError(f"{term!r} is no part of a mixture: write 0.5*gsm8k + 0.5*codecontests") from None
+            raise TaskError(f"{term!r} is not a part of a mixture; expected: 0.5*gsm8k + 0.5*codecontests") from None
     return parts
 
 
+def replace_paths(text: str, candidates: Callable[[str], Sequence[str]]) -> str:
+    """Return a mixture with every path in it replaced by the first of its candidates that a mixture can contain.
+
+    The rest of the text stays as it is, and so does a term that cannot be parsed.
+    """
+    pieces = _PLUS.split(text.strip())
+    pieces[::2] = [_replace_path(term, candidates) for term in pieces[::2]]
+    return "".join(pieces)
+
+
+def _replace_path(term: str, candidates: Callable[[str], Sequence[str]]) -> str:
+    span = _path_span(term)
+    if span is None:
+        return term
+    start, end = span
+    paths = candidates(term[start:end])
+    for path in paths:
+        replaced = term[:start] + path + term[end:]
+        if not _PLUS.search(replaced) and _path_span(replaced) == (start, start + len(path)):  # it parses back
+            return replaced
+    raise TaskError(f"a mixture cannot contain the path {paths[0]!r}: rename it without + ? & and line breaks")
+
+
+def _path_span(term: str) -> tuple[int, int] | None:
+    """Return where the path of a term is."""
+    source = _TERM.fullmatch(term)
+    match = source and _PATH.match(term, *source.span(2))
+    return match.span(match.lastindex or 0) if match else None
+
+
 def cycle_counts(weights: Sequence[float]) -> list[int]:
-    """How often each part comes in a cycle: the shortest cycle with these shares, or the nearest of LONGEST_CYCLE."""
+    """Return how often each part comes in the shortest cycle with these shares, or in one of about LONGEST_CYCLE."""
     if not weights or not all(isfinite(weight) and weight > 0 for weight in weights):
-        raise TaskError("a mixture needs parts, and each a weight above 0")
+        raise TaskError(f"a mixture needs at least one part, and each a weight above 0, got {[*weights]}")
     shares = [Fraction(str(weight)) for weight in weights]
     scale = lcm(*(share.denominator for share in shares))
     counts = [int(share * scale) for share in shares]
@@ -148,23 +183,18 @@ def cycle_counts(weights: Sequence[float]) -> list[int]:
     return counts
 
 
-def _take_turns(counts: Sequence[int]) -> tuple[int, ...]:
-    """Each part as often as it should come, spread evenly: smooth weighted round robin."""
+def _take_turns(counts: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the turns of a cycle: which part, and how many earlier turns of the cycle it had.
+
+    Each part comes as often as `counts` says, evenly spread: smooth weighted round robin.
+    """
     credit = [0] * len(counts)
+    taken = [0] * len(counts)
     turns = []
     for _ in range(sum(counts)):
         credit = [have + count for have, count in zip(credit, counts, strict=True)]
         which = max(range(len(counts)), key=credit.__getitem__)
         credit[which] -= sum(counts)
-        turns.append(which)
-    return tuple(turns)
-
-
-def _count_before(turns: Sequence[int], parts: int) -> list[int]:
-    """For each turn, how many earlier turns of the cycle were the same part's."""
-    seen = [0] * parts
-    before = []
-    for which in turns:
-        before.append(seen[which])
-        seen[which] += 1
-    return before
+        turns.append((which, taken[which]))
+        taken[which] += 1
+    return turns

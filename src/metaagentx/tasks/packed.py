@@ -1,8 +1,7 @@
-"""LiveCodeBench's private tests: JSON as text, or that text in a pickle in zlib in base64.
+"""Read LiveCodeBench's private tests: JSON as text, or that text in a pickle in zlib in base64.
 
-Unpickling runs whatever the file says, so it is never done. A pickle is a list of instructions, and one that holds
-nothing but a single text can be read as such: `pickletools.genops` lists the instructions and runs none. A pickle
-with any other instruction is refused.
+Unpickling runs whatever the file says, so it is never done. A pickle is a list of instructions:
+`pickletools.genops` lists them and runs none. A pickle with any instruction beyond one text is refused.
 """
 
 import base64
@@ -15,14 +14,14 @@ from .fields import decode
 from .rows import RowError
 
 MAX_BYTES = 512 * 2**20
-"""Unpacked: more than any row should have, and little enough not to fill a machine."""
+"""Limit of the unpacked size: more than any row should have, and too little to fill a machine."""
 
 _TEXT = {"BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "UNICODE"}
 _HARMLESS = {"PROTO", "FRAME", "MEMOIZE", "BINPUT", "LONG_BINPUT", "PUT", "STOP"}
 
 
 def unpack_json(text: str, name: str) -> JSON:
-    """The value of a field in either form."""
+    """Return the value of a field in either form."""
     if text.lstrip()[:1] in ("[", "{"):
         return decode(text, name)
     try:
@@ -36,15 +35,15 @@ def unpack_json(text: str, name: str) -> JSON:
 
 
 def _only_text(data: bytes, name: str) -> str:
-    found: list[str] = []
+    strings: list[str] = []
     try:
         for opcode, argument, _ in pickletools.genops(data):
             if opcode.name in _TEXT:
-                found.append(str(argument))
+                strings.append(str(argument))
             elif opcode.name not in _HARMLESS:
                 raise RowError(f"{name} is a pickle with the instruction {opcode.name}: refused, convert it to JSON")
     except (ValueError, IndexError, UnicodeError):
         raise RowError(f"{name} is neither JSON nor a pickle of one text") from None
-    if len(found) != 1:
-        raise RowError(f"{name} is a pickle of {len(found)} texts: refused, convert it to JSON")
-    return found[0]
+    if len(strings) != 1:
+        raise RowError(f"{name} is a pickle of {len(strings)} texts: refused, convert it to JSON")
+    return strings[0]

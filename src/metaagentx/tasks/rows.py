@@ -1,8 +1,8 @@
 """Rows of a data file, by number: JSON Lines and Parquet.
 
-A file is indexed once and its rows are read again when they are asked for, so that a set with gigabytes of tests does
-not have to fit into memory. `where` names a row as an editor would: `file.jsonl:17`. A line that is no JSON object
-raises RowError when it is read, and the lines around it stay readable.
+A file is indexed once, and a row is read again when it is asked for, so that a set with gigabytes of tests need not fit
+into memory. `where` names a row as an editor does: `file.jsonl:17`. A line that is not a JSON object raises RowError
+when it is read; other lines stay readable.
 """
 
 import json
@@ -16,54 +16,54 @@ Row: TypeAlias = Mapping[str, object]
 
 
 class TaskError(MetaAgentXError):
-    """Tasks that cannot be had: one line that says why and what to do."""
+    """Tasks cannot be loaded: one line that says why and what to do."""
 
 
 class RowError(Exception):
-    """What is wrong with one row. It becomes a problem of the set and does not lose the other rows."""
+    """A row cannot be used. It becomes a problem of the set; the other rows are kept."""
 
 
 class Rows(Protocol):
     """Rows by number."""
 
     def __len__(self) -> int:
-        """How many there are, good and bad."""
+        """Return the number of rows, usable or not."""
 
     def __getitem__(self, number: int, /) -> Row:
-        """One row, or RowError."""
+        """Return a row, or raise RowError."""
 
     def where(self, number: int) -> str:
-        """The row's place, for a person."""
+        """Return file and line of a row, for messages."""
 
 
 class JsonlRows:
-    """One JSON object a line; blank lines do not count as rows but as lines."""
+    """One JSON object per line; blank lines count as lines but not as rows."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._places: list[tuple[int, int]] = []  # line number, byte offset
+        self._lines: list[tuple[int, int]] = []  # line number, byte offset
         offset = 0
         with path.open("rb") as file:
             for number, line in enumerate(file, start=1):
                 if line.strip():
-                    self._places.append((number, offset))
+                    self._lines.append((number, offset))
                 offset += len(line)
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._lines)
 
     def __getitem__(self, number: int, /) -> Row:
         with self._path.open("rb") as file:
-            file.seek(self._places[number][1])
+            file.seek(self._lines[number][1])
             return parse_object(file.readline())
 
     def where(self, number: int) -> str:
-        """`file.jsonl:17`."""
-        return f"{self._path}:{self._places[number][0]}"
+        """Return `file.jsonl:17`."""
+        return f"{self._path}:{self._lines[number][0]}"
 
 
 class TableRows:
-    """Rows that another library holds: a Parquet table or a dataset of the hub."""
+    """Rows that another library holds: a Parquet table or a data set of the hub."""
 
     def __init__(self, name: str, size: int, get: Callable[[int], dict[str, Any]]) -> None:
         self._name, self._size, self._get = name, size, get
@@ -75,30 +75,30 @@ class TableRows:
         return self._get(number)
 
     def where(self, number: int) -> str:
-        """`file.parquet:17`, counted from 1 as lines are."""
+        """Return `file.parquet:17`, counted from 1 like lines."""
         return f"{self._name}:{number + 1}"
 
 
 def parse_object(line: bytes) -> Row:
-    """The JSON object of a line, or RowError."""
+    """Parse the JSON object of a line, or raise RowError."""
     try:
         value = json.loads(line.decode("utf-8-sig"))
         if b"\\ud" in line.lower():
-            # An escaped half of a surrogate pair is JSON, but no text: it would fail later, far from here.
+            # An escaped half of a surrogate pair is valid JSON but not valid text: it would fail later, far from here.
             json.dumps(value, ensure_ascii=False).encode()
     except UnicodeError:
         raise RowError("not valid UTF-8 text") from None
     except json.JSONDecodeError as error:
         raise RowError(f"not JSON: {error.msg} at column {error.colno}") from None
     except (ValueError, RecursionError):
-        raise RowError("not JSON that can be read: a number or a nesting beyond all limits") from None
+        raise RowError("not JSON that can be parsed: a number too long or nested too deeply") from None
     if not isinstance(value, dict):
         raise RowError(f"not a JSON object but {type(value).__name__}")
     return value
 
 
 def open_rows(path: Path, fields: Sequence[str] = ()) -> Rows:
-    """The rows of a file by its ending. Of a Parquet file only `fields` are read, where they are named."""
+    """Open a file by its ending. Of a Parquet file only `fields` are read, if given."""
     if path.suffix == ".jsonl":
         return JsonlRows(path)
     if path.suffix == ".parquet":
@@ -112,7 +112,7 @@ def _parquet_rows(path: Path, fields: Sequence[str]) -> Rows:
     except ImportError:
         raise TaskError(f"{path}: reading Parquet needs: pip install 'metaagentx[hub]'") from None
     try:
-        # CodeContests carries many solutions for each problem, which nobody here reads.
+        # CodeContests has many solutions for each problem, which are not needed here.
         columns = [name for name in parquet.read_schema(path).names if not fields or name in fields]
         table = parquet.read_table(path, columns=columns)
     except (OSError, ArrowException) as error:
@@ -121,18 +121,20 @@ def _parquet_rows(path: Path, fields: Sequence[str]) -> Rows:
 
 
 def find_files(folder: Path, stems: Iterable[str]) -> list[Path]:
-    """`stem.jsonl`, else `stem.parquet`, else the hub's shards `stem-00000-of-00002.parquet`; all of them or none."""
-    found: list[Path] = []
+    """Return the files of all stems: `stem.jsonl`, else `stem.parquet`, else the hub's shards
+    `stem-00000-of-00002.parquet`. Empty if any stem has none.
+    """
+    paths: list[Path] = []
     for stem in stems:
         single = [path for ending in ("jsonl", "parquet") if (path := folder / f"{stem}.{ending}").is_file()]
         files = single[:1] or sorted(folder.glob(f"{stem}-*-of-*.parquet"))
         if not files:
             return []
-        found += files
-    return found
+        paths += files
+    return paths
 
 
 def first_line(error: BaseException) -> str:
-    """An error's message on one line, for a message of ours."""
+    """Return the first line of an error's message."""
     lines = str(error).strip().splitlines()
     return lines[0][:200] if lines else type(error).__name__

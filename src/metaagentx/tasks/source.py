@@ -1,7 +1,7 @@
 """What a source of tasks is: where its rows come from and how a row becomes a task.
 
 A source is one entry in a table, not a class of its own: a function from a row to a Draft, its published splits, its
-place on the hub and its licence. The families are in math_sources and code_sources.
+repository on the hub and its license. The tables are in math_sources and code_sources.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,20 +11,28 @@ from typing import Literal
 from ..types import CodeTests, CustomGrader, Grading, GymEntry, MathGold
 from .rows import Row
 
+KINDS: Mapping[type, Literal["math", "code", "gym", "custom"]] = {
+    MathGold: "math",
+    CodeTests: "code",
+    GymEntry: "gym",
+    CustomGrader: "custom",
+}
+"""The kind of a task, by the type of its grading."""
+
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What a row says: a task that does not know its source yet."""
+    """What a row says: a task without its source."""
 
     statement: str
     grading: Grading
     form: str = ""
-    """How to answer, put after the statement. Apart, so that comparisons between sources see statements only."""
+    """How to answer, appended to the statement. Apart, because comparisons between sources look at statements only."""
     id: str = ""
-    """The source's own; empty when it has none."""
+    """The source's own id; empty if it has none."""
     difficulty: float | None = None
-    licence: str = ""
-    """Of this task, where it is not the source's."""
+    license: str = ""
+    """Of this task; empty: the source's."""
 
     @property
     def question(self) -> str:
@@ -34,30 +42,22 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Hub:
-    """A place on the Hugging Face hub."""
+    """A data set on the Hugging Face hub."""
 
     repository: str
     config: str = ""
     split: str = ""
     files: tuple[str, ...] = ()
-    """JSON Lines files to fetch as they are, for repositories that come with a loading script, which nobody runs."""
+    """JSON Lines files to fetch as they are, for repositories with a loading script, which is never run."""
 
 
-def kind_of(grading: Grading) -> Literal["math", "code", "gym", "custom"]:
-    """The kind of a task is the kind of its grader."""
-    match grading:
-        case MathGold():
-            return "math"
-        case CodeTests():
-            return "code"
-        case GymEntry():
-            return "gym"
-        case CustomGrader():
-            return "custom"
+def hub_splits(repository: str, config: str, *splits: str) -> dict[str, tuple[Hub, ...]]:
+    """Return the data sets of a repository whose splits have the published names."""
+    return {split: (Hub(repository, config, split),) for split in splits}
 
 
-def says_split(row: Row) -> str:
-    """The split that a row itself names, if it does."""
+def split_field(row: Row) -> str:
+    """Return the split that a row names itself; empty if it names none."""
     split = row.get("split")
     return split if isinstance(split, str) else ""
 
@@ -70,18 +70,18 @@ class Source:
     kind: Literal["math", "code", "own"]
     draft: Callable[[Row], Draft]
     hub: Mapping[str, tuple[Hub, ...]]
-    """By published split. The keys are the splits there are."""
+    """By published split; the keys are all splits there are."""
     fields: tuple[str, ...]
     """What a row of a user's own copy must have."""
-    licence: str
+    license: str
     optional_fields: tuple[str, ...] = ()
-    row_split: Callable[[Row], str] = says_split
+    row_split: Callable[[Row], str] = split_field
     ids_decide: bool = False
-    """Whether `row_split` knows for every row, so that one file may hold all splits."""
+    """Whether `row_split` knows the split of every row, so that one file may hold all splits."""
     parts: Mapping[str, str] = field(default_factory=dict)
-    """Names of parts that can be asked for alone, with the file each is in; for a set published in instalments."""
+    """For a set published in installments: their names, each with the stem of its file."""
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """The published ones."""
+        """The published splits."""
         return tuple(self.hub)

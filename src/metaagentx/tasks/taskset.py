@@ -1,8 +1,8 @@
 """A set of tasks, by index.
 
-A finite set knows a little of each of its tasks (`Head`) and makes the whole task when it is asked for. An endless set
-has no length: it makes task after task, tries again where a task does not pass its filters, and is as reproducible as
-a finite one. Sets are never changed: `filtered` and `held_out` return new ones.
+A finite set holds a `Head` of each task and makes the whole task when it is asked for. An endless set has no length: it
+generates tasks, tries again where one does not pass its filters, and is as reproducible as a finite one. Sets are
+immutable: `filtered` and `held_out` return new ones.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,20 +14,20 @@ from .fingerprint import digest
 from .rows import TaskError
 
 MAX_ATTEMPTS = 1000
-"""An endless set that finds nothing that passes in so many tries says so."""
+"""How often an endless set tries to find a task that passes its filters before it raises."""
 _SEED_STRIDE = 0x9E3779B1
-"""Odd and large, so that the starts of neighbouring seeds lie far apart."""
+"""Odd and large, so that consecutive seeds start far apart."""
 HELD_OUT_SHARE = 8
-"""Of an endless set, every eighth question can be held out."""
+"""In an endless set one question of eight can be held out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What filters and comparisons look at."""
+    """What filters and comparisons need of a task."""
 
     id: str
     position: int
-    """What the set's maker knows the task by."""
+    """The number by which the set makes the task."""
     chars: int
     """Length of the question."""
     fingerprint: str
@@ -36,12 +36,12 @@ class Head:
 
 
 Make = Callable[[int, int], tuple[Head, Task]]
-"""(position, attempt) to a task; finite sets have one attempt."""
+"""From (position, attempt) to a task; a finite set has one attempt."""
 Keep = Callable[[Head], bool]
 
 
 def head_of(task: Task, position: int, fingerprint: str) -> Head:
-    """A task's head."""
+    """Return the head of a task."""
     special = isinstance(task.grading, CodeTests) and task.grading.special_judge
     return Head(task.id, position, len(task.question), fingerprint, task.difficulty, special)
 
@@ -61,9 +61,9 @@ class TaskSet:
         self.name = name
         self.split = split
         self.problems = tuple(problems)
-        """Rows that could not be used, each by its place, with the reason."""
+        """Rows that could not be used, each with file, line and reason."""
         self.graders = tuple(graders)
-        """Every function of a user's own that grades tasks of this set, with the data of the first task."""
+        """Each user's function that grades tasks of this set, with the data of its first task."""
         self._make = make
         self._heads = None if heads is None else tuple(heads)
         self._keep: tuple[Keep, ...] = ()
@@ -76,7 +76,7 @@ class TaskSet:
 
     @property
     def heads(self) -> tuple[Head, ...]:
-        """Of a finite set."""
+        """The heads of a finite set."""
         if self._heads is None:
             raise TypeError(f"{self.name} is endless")
         return self._heads
@@ -85,7 +85,7 @@ class TaskSet:
         return len(self.heads)
 
     def __getitem__(self, index: int) -> Task:
-        """The task at an index; of an endless set any index from 0 on."""
+        """Return the task at an index; an endless set takes any index >= 0."""
         if self._heads is not None:
             return self._make(self._heads[index].position, 0)[1]
         if index < 0:
@@ -106,24 +106,26 @@ class TaskSet:
         raise TaskError(f"{self.name} ({self.split}): no task passes the filters in {MAX_ATTEMPTS} attempts")
 
     def drawn(self, seed: int, number: int) -> Task:
-        """The task that comes as number `number` when tasks are drawn without end in the order of a seed. A finite set
-        is shuffled anew for each epoch and gives nothing twice within one; an endless one starts elsewhere.
+        """Return task `number` of the endless order of a seed.
+
+        A finite set is reshuffled for each epoch and repeats nothing within one; an endless set starts at an index that
+        depends on the seed.
         """
         if self.endless:
             return self[seed * _SEED_STRIDE % 2**31 + number]
-        epoch, place = divmod(number, len(self))
-        return self[self._order(seed, epoch)[place]]
+        epoch, index = divmod(number, len(self))
+        return self[self._order(seed, epoch)[index]]
 
     def _shuffled(self, seed: int, epoch: int) -> list[int]:
-        """By the tasks themselves, not by where their rows stood or where the file is."""
+        """Return an order that depends on the tasks themselves, not on the order of rows or the path of the file."""
         return sorted(range(len(self)), key=lambda index: digest(seed, epoch, *self._names(self.heads[index])))
 
     def _names(self, head: Head) -> tuple[str, str]:
-        """What tells a task from the others of its set: its question, and its id without the name of the set."""
+        """Return what identifies a task in its set: its question, and its id without the name of the set."""
         return head.fingerprint, head.id.removeprefix(f"{self.name}/{self.split}/")
 
     def keep(self, keep: Keep, why: str) -> "TaskSet":
-        """The tasks that pass; it is an error when none does."""
+        """Return the tasks that pass; raise TaskError if none does."""
         heads = None if self._heads is None else [head for head in self._heads if keep(head)]
         if heads == []:
             raise TaskError(f"{self.name} ({self.split}): none of {len(self)} tasks is left by {why}")
@@ -140,8 +142,8 @@ class TaskSet:
         difficulty: tuple[float, float] | None = None,
         special_judge: bool | None = None,
     ) -> "TaskSet":
-        """The tasks whose question has so many characters, whose difficulty lies between these (a task of unknown
-        difficulty never does), and which need a special judge or do not.
+        """Return the tasks within these ranges of question length and difficulty (a task of unknown difficulty is in no
+        range), and which need a special judge or do not.
         """
 
         def keep(head: Head) -> bool:
@@ -154,7 +156,7 @@ class TaskSet:
         return self.keep(keep, f"the filter chars={chars} difficulty={difficulty} special_judge={special_judge}")
 
     def held_out(self, count: int, seed: int) -> tuple["TaskSet", "TaskSet"]:
-        """Two sets without a question in common: for training, and `count` tasks for selection."""
+        """Return two sets without a common question: one for training, and `count` tasks for selection."""
         if self._heads is not None:
             ranked = sorted(self._heads, key=lambda head: digest(seed, "held out", *self._names(head)))
             if not 0 < count < len(ranked):
@@ -170,7 +172,7 @@ class TaskSet:
         return self.keep(lambda head: not apart(head), "holding out"), self.keep(apart, "holding out").first(count)
 
     def first(self, count: int) -> "TaskSet":
-        """A finite set of `count` tasks; of an endless set the first `count` different ones."""
+        """Return a finite set of `count` tasks; of an endless set the first `count` different ones."""
         if self._heads is not None:
             return self._with(self._heads[:count])
         made: dict[str, tuple[Head, Task]] = {}

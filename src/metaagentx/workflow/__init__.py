@@ -10,7 +10,7 @@ from .messages import Context, Message, WorkflowError
 from .node import WorkflowNode, ask
 from .nodes import DebateNode, EnsembleNode, ReflectionNode, RouterNode
 from .protocol import Answer
-from .runtime import Ask, PythonOutcome, Session, Transport, use
+from .runtime import Ask, PythonOutcome, Transport, WorkflowSession, use
 from .tools import ToolRegistry
 
 __all__ = [
@@ -28,12 +28,12 @@ __all__ = [
     "PythonOutcome",
     "ReflectionNode",
     "RouterNode",
-    "Session",
     "ToolRegistry",
     "Transport",
     "Workflow",
     "WorkflowError",
     "WorkflowNode",
+    "WorkflowSession",
     "ask",
     "use",
 ]

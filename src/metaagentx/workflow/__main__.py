@@ -19,7 +19,8 @@ import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from .runtime import Ask, PythonOutcome, Session, use
+from .messages import WorkflowTooLarge
+from .runtime import Ask, PythonOutcome, WorkflowSession, use
 from .validate import validate
 
 PROGRAM = "python -m metaagentx.workflow"
@@ -29,7 +30,7 @@ _SECONDS = 600
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; 0 when the script gave an answer, 1 when it did not, 2 when it could not be started."""
+    """Run the command; return 0 if the script gave an answer, 1 if it did not, 2 if it could not be started."""
     options = _parser().parse_args(arguments)
     try:
         source = _read(options.script)
@@ -42,12 +43,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with use(_Conversation(reply)) as session:
             _run(source, options.script, options.question)
-    except _ServerFailed as error:
+    except (_ServerFailed, WorkflowTooLarge) as error:
         sys.stderr.write(f"{PROGRAM}: {error}\n")
         return 2
     except Exception as error:  # noqa: BLE001  whatever a script raises is its own failure
-        own = error.__traceback__ and error.__traceback__.tb_next and error.__traceback__.tb_next.tb_next
-        traceback.print_exception(type(error), error, own)
+        in_script = error.__traceback__ and error.__traceback__.tb_next and error.__traceback__.tb_next.tb_next
+        traceback.print_exception(type(error), error, in_script)
         return 1
     finally:
         _remove_alias()
@@ -56,11 +57,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class _ServerFailed(BaseException):
-    """The server gave no reply. Not an Exception: a script that catches those must not go on without one."""
+    """The server gave no reply. Not an Exception: a script that catches those must not continue without a reply."""
 
 
 class _Conversation:
-    """Answers asks and prints what is said."""
+    """Answers asks and prints the conversation."""
 
     def __init__(self, reply: Callable[[Ask], str]) -> None:
         self._reply = reply
@@ -71,17 +72,16 @@ class _Conversation:
             return _run_python(ask)
         self._calls += 1
         text = self._reply(ask)
-        said = [(message["role"], message["content"]) for message in ask.messages]
         lines = [f"=== call {self._calls}: {ask.agent}"]
-        for role, content in [*said, ("reply", text)]:
-            lines += [f"--- {role}", content]
+        for message in [*ask.messages, {"role": "reply", "content": text}]:
+            lines += [f"--- {message['role']}", message["content"]]
         sys.stdout.write("\n".join(lines) + "\n\n")
         return text
 
 
 def _parser() -> argparse.ArgumentParser:
-    about = "Run a workflow script outside the sandbox and print the conversation and the answer."
-    parser = argparse.ArgumentParser(prog=PROGRAM, description=about, allow_abbrev=False)
+    description = "Run a workflow script outside the sandbox and print the conversation and the answer."
+    parser = argparse.ArgumentParser(prog=PROGRAM, description=description, allow_abbrev=False)
     parser.add_argument("script", type=Path, help="a file, written as the Designer writes it")
     parser.add_argument("--question", required=True, help="what the script finds as `question`")
     text = "of an agent, in the order of asking; the last one repeats. Without one and without a server: "
@@ -92,13 +92,13 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _read(path: Path) -> str:
-    """The script, if it is one that could be run in training."""
+    """Return the script, if it could run in training."""
     try:
         source = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} cannot be read as a script: {error}") from None
     for problem in validate(source):
-        raise ValueError(f"{path} is no valid script: {problem}")
+        raise ValueError(f"{path} is not a valid script: {problem}")
     return source
 
 
@@ -111,7 +111,7 @@ def _replies(options: argparse.Namespace) -> Callable[[Ask], str]:
     if options.reply:
         raise ValueError("the replies come from --reply or from a server, not from both")
     if not options.base_url.startswith(("http://", "https://")):
-        raise ValueError(f"--base-url {options.base_url} is no address: expected http://... or https://...")
+        raise ValueError(f"--base-url: invalid value {options.base_url}, expected http://... or https://...")
     return lambda ask: _ask_server(options.base_url, options.model, ask)
 
 
@@ -126,19 +126,19 @@ def _ask_server(base_url: str, model: str, ask: Ask) -> str:
         with urllib.request.urlopen(request, timeout=_SECONDS) as response:
             text = json.load(response)["choices"][0]["message"]["content"]
     except urllib.error.HTTPError as error:
-        said = " ".join(error.read(500).decode("utf-8", "replace").split())
-        raise _ServerFailed(f"{address} refused the call with status {error.code}: {said}") from None
+        body_text = " ".join(error.read(500).decode("utf-8", "replace").split())
+        raise _ServerFailed(f"{address} refused the call with status {error.code}: {body_text}") from None
     except OSError as error:
         raise _ServerFailed(f"{address} cannot be reached: {getattr(error, 'reason', error)}") from None
     except (ValueError, LookupError, TypeError):
-        raise _ServerFailed(f"{address} gave a reply that is no chat completion") from None
+        raise _ServerFailed(f"{address} gave a reply that is not a chat completion") from None
     if not isinstance(text, str):
         raise _ServerFailed(f"{address} gave a chat completion without text")
     return text
 
 
 def _run_python(ask: Ask) -> PythonOutcome:
-    """The python tool: a process of its own, and nothing more around it."""
+    """Run the python tool in a process of its own, without isolation."""
     command = [sys.executable, "-I", "-c", ask.code]
     try:
         done = subprocess.run(
@@ -164,7 +164,7 @@ def _remove_alias() -> None:
         del sys.modules[name]
 
 
-def _show_answer(session: Session) -> int:
+def _show_answer(session: WorkflowSession) -> int:
     if session.answer is None:
         sys.stdout.write("No answer: no workflow was run to its end.\n")
         return 1

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 
 from .messages import Context, Message, WorkflowError
-from .node import OutlineOf, WorkflowNode, checked_count
-from .outline import AgentInfo, Outline, agent_outline
+from .node import WorkflowNode, checked_count
 from .protocol import INSTRUCTION, ToolUse, pending_tool_uses
 from .runtime import ask_model
+from .structure import CallsOf, NodeInfo
 from .tools import ToolRegistry
 
 LAST_TURN = "This is your last turn: use no tool any more and finish with your delivery."
@@ -49,10 +49,11 @@ class AgentNode(WorkflowNode):
             chat += [{"role": "assistant", "content": text}, {"role": "user", "content": output + note}]
         return Message.from_reply(self.name, text, call, prompt=system)
 
-    def _outline(self, outline_of: OutlineOf) -> Outline:
-        return agent_outline(
-            AgentInfo(self.name, self.system_prompt, self.max_turns, tuple(self.tool_registry.list_tools()))
-        )
+    def _inspect(self, calls_of: CallsOf) -> NodeInfo:
+        tools = tuple(self.tool_registry.list_tools())
+        turns = self.max_turns if tools else 1  # only tools give a reason for a second turn
+        identity = (self.name, self.system_prompt, self.max_turns, tools)
+        return NodeInfo("agent", turns, tools=tools, rounds=turns, identity=identity)
 
     def _instructions(self) -> str:
         parts = [self.system_prompt.strip(), INSTRUCTION]
@@ -67,7 +68,7 @@ class AgentNode(WorkflowNode):
 
 
 def user_prompt(context: Context) -> str:
-    """The question, what the earlier agents delivered, and what is asked of this one."""
+    """Return the question, what the earlier agents delivered, and what is asked of this one."""
     if not context.messages and not context.request:
         return context.question
     repeated = Counter(message.sender for message in context.messages)

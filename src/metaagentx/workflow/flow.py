@@ -7,8 +7,8 @@ from typing import TypeAlias
 
 from . import runtime
 from .messages import Context, Message, WorkflowError
-from .node import OutlineOf, WorkflowNode, ask, checked_count, checked_node
-from .outline import Outline, sequence_outline
+from .node import WorkflowNode, ask, checked_count, checked_node
+from .structure import CallsOf, NodeInfo, chain
 
 Condition: TypeAlias = "Callable[[Context], bool]"
 
@@ -49,9 +49,9 @@ class Workflow(Flow):
         await self._once(inner)
         return self._result(inner)
 
-    def _outline(self, outline_of: OutlineOf) -> Outline:
-        parts = [outline_of(node) for node, _ in self._steps]
-        return sequence_outline(self.name, parts, [condition is not None for _, condition in self._steps])
+    def _inspect(self, calls_of: CallsOf) -> NodeInfo:
+        children = [node for node, _ in self._steps]
+        return NodeInfo("sequence", sum(map(calls_of, children)), children, chain(children))
 
     async def _once(self, context: Context) -> None:
         for node, condition in self._steps:
@@ -78,22 +78,21 @@ class LoopWorkflow(Workflow):
     def __init__(self, name: str = "loop_workflow", max_iterations: int = 10) -> None:
         super().__init__(name)
         self.max_iterations = checked_count(name, "max_iterations", max_iterations)
-        self._goes_on: Condition | None = None
+        self._loop_condition: Condition | None = None
 
     def set_loop_condition(self, condition: Condition) -> LoopWorkflow:
         """Go on while `condition(context)` is true; it is asked after each iteration."""
-        self._goes_on = condition
+        self._loop_condition = condition
         return self
 
     async def process(self, context: Context) -> Message:
         inner = context.view()
         for _ in range(self.max_iterations):
             await self._once(inner)
-            if self._goes_on and not self._goes_on(inner):
+            if self._loop_condition and not self._loop_condition(inner):
                 break
         return self._result(inner)
 
-    def _outline(self, outline_of: OutlineOf) -> Outline:
-        parts = [outline_of(node) for node, _ in self._steps]
-        optional = [condition is not None for _, condition in self._steps]
-        return sequence_outline(self.name, parts, optional, self.max_iterations, "loop")
+    def _inspect(self, calls_of: CallsOf) -> NodeInfo:
+        children, rounds = [node for node, _ in self._steps], self.max_iterations
+        return NodeInfo("loop", rounds * sum(map(calls_of, children)), children, chain(children, rounds), rounds)

@@ -8,9 +8,9 @@ from typing import TypeAlias
 
 from .flow import Condition, Flow
 from .messages import Context, Message, WorkflowError
-from .node import OutlineOf, WorkflowNode, ask, checked_count, checked_node
-from .outline import Edge, Outline, largest, links, times, total, unique
+from .node import WorkflowNode, ask, checked_count, checked_node
 from .runtime import gather
+from .structure import CallsOf, NodeInfo
 
 END = "END"
 Routing: TypeAlias = "Callable[[Context], str | Sequence[str] | None]"
@@ -18,7 +18,7 @@ Routing: TypeAlias = "Callable[[Context], str | Sequence[str] | None]"
 
 @dataclass(slots=True)
 class _Exits:
-    """The ways out of a node: edges with an optional condition, and functions that name the next node."""
+    """The edges out of a node, with an optional condition, and the functions that name the next node."""
 
     edges: list[tuple[str, Condition | None]] = field(default_factory=list)
     routings: list[tuple[Routing, tuple[str, ...] | None]] = field(default_factory=list)
@@ -89,7 +89,7 @@ class AgentGraph(Flow):
             if finished:
                 return finished[-1]
             waiting = [name for name in due if name not in now]
-            due = list(unique(waiting + [target for name in now for target in self._next(name, inner)]))
+            due = list(dict.fromkeys(waiting + [target for name in now for target in self._next(name, inner)]))
         return inner.messages[-1]
 
     async def _run_together(self, names: Sequence[str], context: Context) -> list[Message]:
@@ -102,22 +102,14 @@ class AgentGraph(Flow):
             context.state.update(changed)
         return messages
 
-    def _outline(self, outline_of: OutlineOf) -> Outline:
-        parts = {name: outline_of(node) for name, node in self._nodes.items()}
-        edges: list[Edge] = [edge for part in parts.values() for edge in part.edges]
-        targets = {name: self._targets(name) for name in parts}
-        for name, part in parts.items():
-            for target in targets[name]:
-                edges += links(part.exits, parts[target].entries)
-        counts = [part.calls for part in parts.values()]
-        if any(name in _reachable(name, targets) for name in parts) or len(parts) > self.max_steps:
-            calls = times(self.max_steps, largest(counts))
-        else:
-            calls = total(counts)
-        last = self._finish or {name for name in parts if not targets[name]} or set(parts)
-        exits = [agent for name in parts if name in last for agent in parts[name].exits]
-        entries = parts[self._start()].entries
-        return Outline("graph", self.name, calls, tuple(parts.values()), entries, unique(exits), unique(edges))
+    def _inspect(self, calls_of: CallsOf) -> NodeInfo:
+        targets = {name: self._targets(name) for name in self._nodes}
+        counts = [calls_of(node) for node in self._nodes.values()]
+        cyclic = any(name in _reachable(name, targets) for name in targets)
+        bounded_by_steps = cyclic or len(targets) > self.max_steps
+        calls = self.max_steps * max(counts) if bounded_by_steps else sum(counts)
+        edges = [(self._nodes[name], self._nodes[target]) for name in targets for target in targets[name]]
+        return NodeInfo("graph", calls, list(self._nodes.values()), edges, self.max_steps if cyclic else 1)
 
     def _start(self) -> str:
         if not self._nodes:
@@ -142,14 +134,14 @@ class AgentGraph(Flow):
         return [target for target in targets if target != END]
 
     def _targets(self, name: str, guess: bool = True) -> list[str]:
-        """Where a node may lead. The guess: a routing function that does not list its targets may lead anywhere."""
+        """Return where a node may lead. `guess`: a routing function that lists no targets may lead anywhere."""
         targets = [target for target, _ in self._exits[name].edges]
         for _, listed in self._exits[name].routings:
             targets += list(self._nodes if guess else ()) if listed is None else listed
-        return [target for target in unique(targets) if target in self._nodes]
+        return [target for target in dict.fromkeys(targets) if target in self._nodes]
 
     def _forward_edges(self) -> dict[str, list[str]]:
-        """Where nodes lead, without the edges that close a cycle and without what routing functions do not tell."""
+        """Return where nodes lead, without edges that close a cycle and routing functions that list no targets."""
         forward: dict[str, list[str]] = {name: [] for name in self._nodes}
         path = [(self._start(), iter(self._targets(self._start(), guess=False)))]
         on_path, done = {self._start()}, set[str]()
@@ -169,11 +161,11 @@ class AgentGraph(Flow):
 
 
 def _reachable(name: str, targets: Mapping[str, Sequence[str]]) -> set[str]:
-    found: set[str] = set()
+    reachable: set[str] = set()
     pending = list(targets[name])
     while pending:
         target = pending.pop()
-        if target not in found:
-            found.add(target)
+        if target not in reachable:
+            reachable.add(target)
             pending += targets[target]
-    return found
+    return reachable

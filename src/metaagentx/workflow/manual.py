@@ -14,12 +14,12 @@ from .flow import Flow
 from .messages import Context, Message
 from .node import WorkflowNode
 from .protocol import INSTRUCTION
-from .structure import CONSTRUCTORS
-from .validate import MAX_CALLS, MODULES, Limits
+from .structure import MAX_AGENTS, MAX_CALLS
+from .validate import CONSTRUCTORS, MAX_CHARACTERS, MAX_ROUNDS, MAX_TURNS, MODULES
 
 EXAMPLES = Path(__file__).parent / "examples"
-# Public to the other modules of the package, of no use to a script.
-_INTERNAL = ("outline", "process", "describe", "answer", "python_tool", "view", "fork", "from_reply")
+# Public to the other modules of the package, of no use to scripts.
+_INTERNAL = ("process", "describe", "answer", "python_tool", "view", "fork", "from_reply")
 
 _REPLY = """\
 # Designing a multi-agent workflow
@@ -31,7 +31,7 @@ ones on an easy question, and a second opinion or a real computation pays off on
 
 ## Your reply
 
-Six labelled remarks, one or two sentences each, then the script:
+Six labeled remarks, one or two sentences each, then the script:
 
 ```
 Problem Type: what kind of question this is
@@ -55,6 +55,7 @@ from workflow import AgentNode, Workflow
 - Import from `workflow`, and from these modules: MODULE_LIST.
 - No network, no threads, no asyncio: agents side by side run at the same time by themselves.
 - At most LIMITS.
+  `workflow.run` refuses a workflow that has more agents or could make more calls, before its first call.
 
 ## How agents speak
 
@@ -70,17 +71,19 @@ an agent what its delivery should hold. An agent with tools may write a fenced p
 _FOR_PEOPLE = """\
 # The workflow language
 
-What follows the line is the manual as a teacher model reads it. Each example is a file that you can run:
+The text below the line is the manual as a teacher model reads it. Each example is a file that you can run:
 
 ```sh
 python -m metaagentx.workflow src/metaagentx/workflow/examples/debate.py --question "What is 2 + 2?"
 python -m metaagentx.workflow src/metaagentx/workflow/examples/debate.py --question "What is 2 + 2?" --reply '<delivery>\\boxed{4}</delivery>'
 ```
 
-The command prints the conversation and the answer. Agents reply what `--reply` says, given once for each call, the last
-one for all that follow; with `--base-url URL --model NAME` a model on an OpenAI-compatible server plays them. **It runs the
-script without the sandbox**, with your files and your network: use it for scripts of your own only. A script says `from
-workflow import ...`, which that command and the sandbox provide and plain `python script.py` does not.
+The command prints the conversation and the answer.
+
+- `--reply TEXT` is the reply to one call. Give it once for each call; the last one repeats.
+- `--base-url URL --model NAME` lets a model on an OpenAI-compatible server reply instead.
+- **The command runs the script without the sandbox**, with your files and your network. Use it only for your own scripts.
+- The package `workflow` exists under this command and in the sandbox. Plain `python script.py` does not have it.
 
 ---
 
@@ -88,19 +91,19 @@ workflow import ...`, which that command and the sandbox provide and plain `pyth
 
 
 def language_page() -> str:
-    """`docs/language.md`."""
+    """Return the text of `docs/language.md`."""
     return _FOR_PEOPLE + language_manual()
 
 
 def language_manual(calls: int = MAX_CALLS) -> str:
-    """The whole manual, as Markdown, for executions that may make so many model calls."""
-    return "\n".join([_introduction(Limits(calls=calls)), _reference(), _examples()])
+    """Return the whole manual, as Markdown, for executions that may make at most `calls` model calls."""
+    return "\n".join([_introduction(calls), _reference(), _examples()])
 
 
-def _introduction(limits: Limits) -> str:
+def _introduction(calls: int) -> str:
     bounds = (
-        f"{limits.characters} characters, {limits.agents} agents, max_turns {limits.turns}, "
-        f"{limits.rounds} rounds or iterations, {limits.calls} model calls in the worst case"
+        f"{MAX_CHARACTERS} characters, {MAX_AGENTS} agents, max_turns {MAX_TURNS}, "
+        f"{MAX_ROUNDS} rounds or iterations, {calls} model calls in the worst case"
     )
     modules = ", ".join(sorted(MODULES - {"workflow", "__future__"}))
     text = _REPLY.replace("MODULE_LIST", modules).replace("LIMITS", bounds)
@@ -130,7 +133,7 @@ def _class_reference(cls: type) -> str:
 
 
 def _plain_signature(function: type | object) -> str:
-    """A signature without `self` and annotations: what one can write, in the order one can write it."""
+    """Return a signature without `self` and annotations."""
     assert callable(function)
     parameters = [p.replace(annotation=p.empty) for p in inspect.signature(function).parameters.values()]
     shown = [str(p) for p in parameters if p.name != "self"]

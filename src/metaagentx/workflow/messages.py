@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from .protocol import Answer, delivery, stated_answer, verdict, visible
+from .protocol import Answer, critic_decision, delivery, stated_answer, visible
 
 
 class WorkflowError(Exception):
-    """A workflow that cannot be built or cannot go on; the text says what to do about it."""
+    """A workflow that cannot be built or cannot continue; the text says what to do about it."""
+
+
+class WorkflowTooLarge(WorkflowError):
+    """A workflow with more agents or model calls than are allowed; it is refused before its first call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +33,7 @@ class Message:
 
     @classmethod
     def from_reply(cls, sender: str, text: str, call: int, prompt: str = "") -> Message:
-        """The message of one model reply; `prompt` holds the agent's instructions, whose echo is no delivery."""
+        """Return the message of one model reply. `prompt`: the agent's instructions, whose echo delivers nothing."""
         delivered = delivery(text, prompt)
         return cls(visible(text).strip() if delivered is None else delivered, sender, text, call)
 
@@ -39,7 +43,7 @@ class Message:
 
     @property
     def verdict(self) -> bool | None:
-        return verdict(self.content)
+        return critic_decision(self.content)
 
 
 @dataclass(slots=True)
@@ -79,10 +83,10 @@ class Context:
         self.state[key] = value
 
     def view(self, extra: Iterable[Message] = (), request: str = "") -> Context:
-        """The context of a step inside a node: more messages, what more is asked of it, the same state."""
+        """Return the context of a step inside a node: with more messages and a further request, and the same state."""
         asked = "\n\n".join(part for part in (self.request, request) if part)
         return Context(self.question, [*self.messages, *extra], self.state, asked)
 
     def fork(self) -> Context:
-        """The context of one of several concurrent branches: what it changes, the others do not see."""
+        """Return the context of one of several concurrent branches, which do not see one another's changes."""
         return Context(self.question, list(self.messages), dict(self.state), self.request)

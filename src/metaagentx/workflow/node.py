@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TypeAlias
+from collections.abc import Awaitable, Iterable, Mapping
+from math import inf
 
-from .messages import Context, Message, WorkflowError
-from .outline import Outline
-from .runtime import drive
+from .messages import Context, Message, WorkflowError, WorkflowTooLarge
+from .runtime import current_session, run_to_end
+from .structure import CallsOf, NodeInfo, inspect_workflow
 
 
 class WorkflowNode:
@@ -31,30 +31,22 @@ class WorkflowNode:
         """Run this node alone on a question and return its message."""
         if not isinstance(question, str):
             raise WorkflowError(f"the question must be a str, not {type(question).__name__}")
-        return drive(ask(self, Context(question, state=dict(initial_state or {}))))
+        session = current_session()
+        if not session.depth:
+            try:
+                session.report_structure(inspect_workflow(self).check())
+            except WorkflowTooLarge as error:
+                session.refuse(str(error))
+                raise
+        return run_to_end(ask(self, Context(question, state=dict(initial_state or {}))))
 
-    def outline(self) -> Outline:
-        """What this node consists of and how many model calls it can make."""
-        known: dict[int, Outline] = {}
-
-        def outline_of(node: WorkflowNode) -> Outline:
-            # A node may stand in many places: each is looked at once.
-            if id(node) not in known:
-                known[id(node)] = node._outline(outline_of)
-            return known[id(node)]
-
-        return outline_of(self)
-
-    def _outline(self, outline_of: Callable[[WorkflowNode], Outline]) -> Outline:
-        """The outline from those of the parts; of a node that a script makes itself, nothing is known."""
-        return Outline("custom", self.name, None)
-
-
-OutlineOf: TypeAlias = Callable[[WorkflowNode], Outline]
+    def _inspect(self, calls_of: CallsOf) -> NodeInfo:
+        """Return what is known of this node: nothing, for a node that a script defines itself."""
+        return NodeInfo("custom", inf)
 
 
 async def ask(node: WorkflowNode, context: Context) -> Message:
-    """A node's message for a context, from within another node."""
+    """Return a node's message for a context, from within another node."""
     result = node.process(context)
     message = await result if isinstance(result, Awaitable) else result
     if not isinstance(message, Message):
@@ -63,22 +55,22 @@ async def ask(node: WorkflowNode, context: Context) -> Message:
 
 
 def checked_node(owner: str, node: object) -> WorkflowNode:
-    """The node, or an error that says what stands in its place."""
+    """Return the node, or raise an error that names what was given instead."""
     if not isinstance(node, WorkflowNode):
         raise WorkflowError(f"{owner} needs a node such as AgentNode, not {type(node).__name__}")
     return node
 
 
 def checked_nodes(owner: str, nodes: Iterable[object]) -> list[WorkflowNode]:
-    """At least one node, and nothing but nodes."""
-    found = [checked_node(owner, node) for node in nodes]
-    if not found:
+    """Return the nodes, of which there must be at least one."""
+    checked = [checked_node(owner, node) for node in nodes]
+    if not checked:
         raise WorkflowError(f"{owner} needs at least one agent")
-    return found
+    return checked
 
 
 def checked_count(owner: str, name: str, value: object, least: int = 1) -> int:
-    """A whole number that is not too small."""
+    """Return a whole number that is at least `least`."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise WorkflowError(f"{owner}: {name} must be a whole number of at least {least}, not {value!r}")
     return value

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import permutations, product
 from math import isfinite
 from typing import Literal
 
 from .agent import AgentNode
 from .messages import Context, Message, WorkflowError
-from .node import OutlineOf, WorkflowNode, ask, checked_count, checked_node, checked_nodes
-from .outline import Outline, judged_outline, largest, parallel_outline, reflection_outline, unique
+from .node import WorkflowNode, ask, checked_count, checked_node, checked_nodes
 from .runtime import gather
+from .structure import CallsOf, NodeInfo
 from .voting import vote
 
 __all__ = ["AgentNode", "DebateNode", "EnsembleNode", "ReflectionNode", "RouterNode", "WorkflowNode"]
@@ -71,11 +72,10 @@ class EnsembleNode(WorkflowNode):
         assert self.consensus_agent is not None
         return await ask(self.consensus_agent, context.view(messages, JUDGE_REQUEST))
 
-    def _outline(self, outline_of: OutlineOf) -> Outline:
-        members = parallel_outline("ensemble", self.name, [outline_of(agent) for agent in self.agents])
-        if self.consensus_agent is None:
-            return members
-        return judged_outline(members, outline_of(self.consensus_agent), always=self.strategy == "consensus")
+    def _inspect(self, calls_of: CallsOf) -> NodeInfo:
+        judges = [self.consensus_agent] if self.consensus_agent else []
+        children = [*self.agents, *judges]
+        return NodeInfo("ensemble", sum(map(calls_of, children)), children, list(product(self.agents, judges)))
 
 
 class ReflectionNode(WorkflowNode):
@@ -110,9 +110,12 @@ class ReflectionNode(WorkflowNode):
             result = await ask(self.agent, context.view([result, critique], self.refinement_prompt))
         return result
 
-    def _outline(self, outline_of: OutlineOf) -> Outline:
-        critic = outline_of(self.critic_agent) if self.critic_agent else None
-        return reflection_outline(self.name, outline_of(self.agent), critic, self.num_iterations)
+    def _inspect(self, calls_of: CallsOf) -> NodeInfo:
+        critic, rounds = self.critic_agent or self.agent, self.num_iterations
+        again = rounds * (calls_of(critic) + calls_of(self.agent)) if rounds else 0
+        children = [self.agent] if critic is self.agent else [self.agent, critic]
+        edges = [(self.agent, critic), (critic, self.agent)] if rounds else []
+        return NodeInfo("reflection", calls_of(self.agent) + again, children, edges, rounds)
 
 
 class DebateNode(WorkflowNode):
@@ -138,10 +141,12 @@ class DebateNode(WorkflowNode):
         winner, _ = await vote(context.question, answers, [1.0] * len(answers))
         return winner
 
-    def _outline(self, outline_of: OutlineOf) -> Outline:
-        debaters = [outline_of(debater) for debater in self.debaters]
-        debate = parallel_outline("debate", self.name, debaters, self.num_rounds)
-        return judged_outline(debate, outline_of(self.judge), always=True) if self.judge else debate
+    def _inspect(self, calls_of: CallsOf) -> NodeInfo:
+        judges = [self.judge] if self.judge else []
+        calls = self.num_rounds * sum(map(calls_of, self.debaters)) + sum(map(calls_of, judges))
+        edges = list(permutations(self.debaters, 2)) if self.num_rounds > 1 else []
+        edges += product(self.debaters, judges)
+        return NodeInfo("debate", calls, [*self.debaters, *judges], edges, self.num_rounds)
 
 
 class RouterNode(WorkflowNode):
@@ -174,8 +179,6 @@ class RouterNode(WorkflowNode):
             )
         return await ask(self.routes[route], context.view())
 
-    def _outline(self, outline_of: OutlineOf) -> Outline:
-        parts = [outline_of(node) for node in self.routes.values()]
-        routed = parallel_outline("router", self.name, parts)
-        return Outline("router", self.name, largest([part.calls for part in parts]), tuple(parts), routed.entries,
-                       unique(routed.exits), routed.edges)  # fmt: skip
+    def _inspect(self, calls_of: CallsOf) -> NodeInfo:
+        branches = list(self.routes.values())
+        return NodeInfo("router", max(map(calls_of, branches)), branches)

@@ -44,7 +44,7 @@ class ToolUse:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A stretch of text between two marks; `start` and `end` include the marks."""
+    """The text between two marks; `start` and `end` include the marks."""
 
     start: int
     end: int
@@ -58,7 +58,7 @@ _BRACE = re.compile(r"\\boxed\s*\{|\\[{}]|[{}]")
 
 
 def visible(text: str) -> str:
-    """The reply without its thinking. A reply that was cut off while thinking shows nothing."""
+    """Return the reply without its thinking; of a reply that was cut off while thinking, nothing."""
     _, closed, shown = text.rpartition("</think>")
     if closed:
         return shown
@@ -66,21 +66,21 @@ def visible(text: str) -> str:
 
 
 def blocks(tag: str, text: str) -> list[Block]:
-    """The closed blocks of one of our tags. An opening that is opened again counts from the second."""
-    found: list[Block] = []
+    """Return the closed blocks of a tag. Where a tag is opened twice in a row, the second opening counts."""
+    closed: list[Block] = []
     opened: re.Match[str] | None = None
     for mark in _TAGS[tag].finditer(text):
         if not mark[1]:
             opened = mark
         elif opened:
-            found.append(Block(opened.start(), mark.end(), text[opened.end() : mark.start()].strip()))
+            closed.append(Block(opened.start(), mark.end(), text[opened.end() : mark.start()].strip()))
             opened = None
-    return found
+    return closed
 
 
 def fenced_blocks(text: str) -> list[Block]:
-    """Closed fenced blocks with their language in lower case. A fence that names a language always opens one."""
-    found: list[Block] = []
+    """Return closed fenced blocks with their language in lower case. A fence that names a language opens a block."""
+    closed: list[Block] = []
     opened: re.Match[str] | None = None
     for fence in _FENCE.finditer(text):
         label = fence[2].strip()
@@ -89,19 +89,19 @@ def fenced_blocks(text: str) -> list[Block]:
         elif len(fence[1]) >= len(opened[1]):
             words = opened[2].split()
             inner = text[opened.end() + 1 : fence.start()].removesuffix("\n")
-            found.append(Block(opened.start(), fence.end(), inner, words[0].lower() if words else ""))
+            closed.append(Block(opened.start(), fence.end(), inner, words[0].lower() if words else ""))
             opened = None
-    return found
+    return closed
 
 
 def deliveries(text: str, prompt: str = "") -> list[str]:
-    """What the model wrote in delivery blocks; blocks that are empty or repeat the prompt's are left out."""
-    echoes = {_squeeze(block.inner) for block in blocks("delivery", prompt)}
+    """Return what the model wrote in delivery blocks, without those that are empty or repeat the prompt's."""
+    echoes = {_collapse(block.inner) for block in blocks("delivery", prompt)}
     return [block.inner for block in blocks("delivery", visible(text)) if not _is_echo(block.inner, echoes)]
 
 
 def delivery(text: str, prompt: str = "") -> str | None:
-    """The delivery of a reply that has exactly one, properly opened and closed. `prompt`: the agent's instructions."""
+    """Return the delivery of a reply that has exactly one, opened and closed. `prompt`: the agent's instructions."""
     shown = visible(text)
     written = deliveries(shown, prompt)
     echoed = len(blocks("delivery", shown)) - len(written)
@@ -110,30 +110,30 @@ def delivery(text: str, prompt: str = "") -> str | None:
 
 
 def well_formed_delivery(text: str, prompt: str = "") -> bool:
-    """Whether the reply carries exactly one delivery of the model's own."""
+    """Return whether the reply carries exactly one delivery that the model wrote itself."""
     return delivery(text, prompt) is not None
 
 
 def last_boxed(text: str) -> str | None:
-    r"""The content of the last `\boxed{...}` that is closed and not empty; braces are matched."""
+    r"""Return the content of the last `\boxed{...}` that is closed and not empty; braces are matched."""
     box = _last_box(visible(text))
     return box.inner if box else None
 
 
 def last_solution(text: str) -> str | None:
-    """The program in the last `<solution>` that is closed and not empty, without the fence around it."""
+    """Return the program in the last `<solution>` that is closed and not empty, without the fence around it."""
     block = _last_solution(visible(text))
     return unfence(block.inner) if block else None
 
 
 def unfence(text: str) -> str:
-    """The last fenced block of a text, or the whole text when nothing is fenced."""
+    """Return the last fenced block of a text, or the whole text when nothing is fenced."""
     fenced = [block.inner for block in fenced_blocks(text) if block.inner.strip()]
     return fenced[-1] if fenced else text
 
 
 def parse_answer(text: str) -> Answer:
-    """The answer a text ends on: its last box or solution. A box inside a program is part of the program."""
+    """Return the answer a text ends on: its last box or solution. A box inside a program is part of the program."""
     shown = visible(text)
     box, solution = _last_box(shown), _last_solution(shown)
     if solution and not (box and (box.start >= solution.end or solution.inner == shown[box.start : box.end])):
@@ -142,20 +142,20 @@ def parse_answer(text: str) -> Answer:
 
 
 def stated_answer(content: str, text: str) -> Answer:
-    """The answer of a message: the one its content states, else the one the whole reply states, else the content."""
+    """Return the answer of a message: what its content states, else what the whole reply states, else the content."""
     stated = parse_answer(content)
     anywhere = parse_answer(text) if stated.kind == "text" else stated
     return stated if anywhere.kind == "text" else anywhere
 
 
 def reply_answer(text: str, prompt: str = "") -> Answer:
-    """The answer of a whole reply. The host compares what a script says a call answered with this."""
+    """Return the answer of a whole reply. The host compares what a script says a call answered with this."""
     delivered = delivery(text, prompt)
     return stated_answer(text if delivered is None else delivered, text)
 
 
 def pending_tool_uses(text: str, runs_python: bool = True) -> list[ToolUse]:
-    """The tool uses that wait for their output: none when a delivery or an answer follows the last of them.
+    """Return the tool uses that wait for their output: none when a delivery or an answer follows the last of them.
 
     Code inside a delivery or a solution is a result and not a tool use.
     """
@@ -168,7 +168,7 @@ def pending_tool_uses(text: str, runs_python: bool = True) -> list[ToolUse]:
             uses.append((fence, ToolUse(None, {"code": fence.inner})))
     for call in blocks("tool_call", shown):
         if call.inner and not _inside(call, delivered, solved, fences):
-            uses.append((call, _read_call(call.inner)))
+            uses.append((call, _parse_call(call.inner)))
     uses.sort(key=lambda use: use[0].start)
     box = _last_box(shown)
     results = [b for b in delivered + solved if not _is_echo(b.inner, set())] + ([box] if box else [])
@@ -177,7 +177,7 @@ def pending_tool_uses(text: str, runs_python: bool = True) -> list[ToolUse]:
     return [use for _, use in uses]
 
 
-def _read_call(inner: str) -> ToolUse:
+def _parse_call(inner: str) -> ToolUse:
     try:
         call = json.loads(unfence(inner))
     except (ValueError, RecursionError) as error:
@@ -220,16 +220,17 @@ def _inside(block: Block, *groups: list[Block]) -> bool:
     return False
 
 
-def _squeeze(text: str) -> str:
+def _collapse(text: str) -> str:
+    """Return the text with single spaces and without case."""
     return " ".join(text.split()).casefold()
 
 
 def _is_echo(inner: str, echoes: set[str]) -> bool:
-    written = _squeeze(inner)
-    return not written.strip(".…") or written in echoes or (len(written) >= 20 and written in _SQUEEZED_INSTRUCTION)
+    written = _collapse(inner)
+    return not written.strip(".…") or written in echoes or (len(written) >= 20 and written in _COLLAPSED_INSTRUCTION)
 
 
-_SQUEEZED_INSTRUCTION = _squeeze(INSTRUCTION)
+_COLLAPSED_INSTRUCTION = _collapse(INSTRUCTION)
 
 
 _NEGATION = re.compile(r"not|no|never|neither|nor|cannot|without|hardly|barely|nothing|far|isnt|wasnt|\w+n't")
@@ -245,8 +246,8 @@ _NOT_APPROVING_NEXT = re.compile(r"the|this|that|it|its|your|these|those|by|for|
 _WORD = re.compile(r"[a-z']+|[.,;:!?\n]")
 
 
-def verdict(text: str) -> bool | None:
-    """What a critic decided: True approves, False rejects, None is anything that is not plainly one of them.
+def critic_decision(text: str) -> bool | None:
+    """Return what a critic decided: True approves, False rejects, None is anything that is not plainly one of them.
 
     What follows the last word "verdict" outweighs the rest.
     """

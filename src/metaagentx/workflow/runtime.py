@@ -1,21 +1,22 @@
-"""How a script's asks leave and its replies come back. No threads, no asyncio, no sockets.
+"""The runtime of workflows: how a script's asks leave and its replies come back. No threads, asyncio or sockets.
 
-Nodes are coroutines that await an `Ask` or a `gather` of others; `drive` runs them and sends every ask that can be sent
-before it waits for a reply. Replies are taken in the order of their asks, whichever comes first: what a script does is
-then a function of the replies alone, and not of who was faster. A `Transport` carries the asks: the sandbox installs
-its own with `use`, and a plain function in its place answers in-process. Code under `drive` may call `drive` again (a
-tool that runs an agent): replies that belong to the outer run are kept for it.
+Nodes are coroutines that await an `Ask` or a `gather` of others; `run_to_end` runs them and sends every ask that can be
+sent before it waits for a reply. Replies are taken in the order of their asks, whichever comes first: what a script
+does is then a function of the replies alone and does not depend on timing. A `Transport` carries the asks: the sandbox
+installs its own with `use`, and a plain function instead of it answers in-process. Code under `run_to_end` may call it
+again (a tool that runs an agent): replies that belong to the outer run are kept for it.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Container, Coroutine, Generator, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from .messages import Message, WorkflowError
 from .protocol import JSON
+from .structure import MAX_REPORTS, TOO_LARGE, Structure
 
 T = TypeVar("T")
 Chat: TypeAlias = "tuple[dict[str, str], ...]"
@@ -51,7 +52,7 @@ class Ask:
     timeout: float = 0.0
 
     def body(self) -> dict[str, JSON]:
-        """The ask as it travels."""
+        """Return the ask as it is sent."""
         if self.kind == "model":
             return {"kind": "model", "agent": self.agent, "messages": [{**message} for message in self.messages]}
         return {"kind": "python", "code": self.code, "stdin": self.stdin, "timeout": self.timeout}
@@ -77,7 +78,7 @@ class Transport(Protocol):
 Answerer: TypeAlias = "Callable[[Ask], str | PythonOutcome]"
 
 
-class Session:
+class WorkflowSession:
     """One installed transport: what was asked through it (`asks`) and the final answer (`answer`)."""
 
     def __init__(self, transport: Transport | Answerer, max_calls: int | None) -> None:
@@ -87,27 +88,40 @@ class Session:
         self._transport = transport if isinstance(transport, Transport) else _InProcess(transport, self)
         self._calls_left = max_calls
         self._arrived: dict[int, JSON] = {}
-        self._previous: Session | None = None
+        self._reported: list[Structure] = []
+        self._unsent: Structure | None = None
+        self._previous: WorkflowSession | None = None
+
+    def report_structure(self, structure: Structure) -> None:
+        """Report the workflow that is about to run with its first model call; an equal one is reported once."""
+        known = structure in self._reported or len(self._reported) >= MAX_REPORTS
+        self._unsent = None if known else structure
+
+    def refuse(self, reason: str) -> None:
+        """Tell the host that a workflow is too large to run: its design is invalid."""
+        self._transport.answer({"kind": TOO_LARGE, "value": reason, "call": None})
 
     def send(self, ask: Ask) -> int:
         """Start an ask, unless the budget of model calls is used up."""
-        if ask.kind == "model" and self._calls_left is not None:
-            if self._calls_left <= 0:
-                raise WorkflowError("the budget of model calls is used up")
-            self._calls_left -= 1
+        body = ask.body()
+        if ask.kind == "model":
+            if self._calls_left is not None:
+                if self._calls_left <= 0:
+                    raise WorkflowError("the budget of model calls is used up")
+                self._calls_left -= 1
+            if self._unsent is not None:
+                body["structure"] = self._unsent.to_json()
+                self._reported.append(self._unsent)
+                self._unsent = None
         self.asks.append(ask)
-        return self._transport.send(ask.body())
+        return self._transport.send(body)
 
-    def receive(self, awaited: Container[int]) -> Reply:
-        """Wait for a reply to one of the awaited asks; other replies are kept for whoever asked."""
-        for ask_id in self._arrived:
-            if ask_id in awaited:
-                return Reply(ask_id, self._arrived.pop(ask_id))
-        while True:
-            ask_id, value = self._transport.receive()
-            if ask_id in awaited:
-                return Reply(ask_id, value)
-            self._arrived[ask_id] = value
+    def receive(self, ask_id: int) -> Reply:
+        """Wait for the reply to an ask; replies to others are kept until they are asked for."""
+        while ask_id not in self._arrived:
+            arrived_id, value = self._transport.receive()
+            self._arrived[arrived_id] = value
+        return Reply(ask_id, self._arrived.pop(ask_id))
 
     def finish(self, message: Message) -> None:
         """Hand over the final answer with the call it came from."""
@@ -115,7 +129,7 @@ class Session:
         self.answer = {"kind": answer.kind, "value": answer.value, "call": message.call}
         self._transport.answer(self.answer)
 
-    def __enter__(self) -> Session:
+    def __enter__(self) -> WorkflowSession:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -124,9 +138,9 @@ class Session:
 
 
 class _InProcess:
-    """Answers asks by calling a function, in the order of asking. The id of an ask is its place in `asks`."""
+    """Answers asks by calling a function, in the order of asking. The id of an ask is its index in `asks`."""
 
-    def __init__(self, answerer: Answerer, session: Session) -> None:
+    def __init__(self, answerer: Answerer, session: WorkflowSession) -> None:
         self._answerer, self._session = answerer, session
         self._unanswered: deque[int] = deque()
 
@@ -143,19 +157,19 @@ class _InProcess:
         return ask_id, asdict(reply)
 
     def answer(self, value: JSON) -> None:
-        """The session keeps it."""
+        """Do nothing: the session stores the answer."""
 
 
-_session: Session | None = None
+_session: WorkflowSession | None = None
 
 
-def use(transport: Transport | Answerer, max_calls: int | None = None) -> Session:
+def use(transport: Transport | Answerer, max_calls: int | None = None) -> WorkflowSession:
     """Answer the asks of all workflows from now on: with a transport, or with a function from `Ask` to reply.
 
     As a context manager it puts back, at its end, what was in use before. `max_calls` bounds the model calls.
     """
     global _session
-    session = Session(transport, max_calls)
+    session = WorkflowSession(transport, max_calls)
     session._previous, _session = _session, session
     return session
 
@@ -167,7 +181,7 @@ def finish(message: Message) -> None:
 
 
 async def ask_model(agent: str, messages: Iterable[dict[str, str]]) -> tuple[int, str]:
-    """One model call: the number the host knows it by (its ask's id, where it gives none) and the text of the reply."""
+    """Make a model call; return the host's number of it (its ask's id where the host gives none) and the reply."""
     reply = await Ask("model", agent, tuple(messages))
     value = _checked(reply.value)
     call, text = (value.get("call"), value.get("text")) if isinstance(value, dict) else (reply.id, value)
@@ -177,7 +191,7 @@ async def ask_model(agent: str, messages: Iterable[dict[str, str]]) -> tuple[int
 
 
 async def run_python(code: str, stdin: str = "", timeout: float = 10.0) -> PythonOutcome:
-    """Run Python away from the script, in a process of its own."""
+    """Run Python outside the script, in a process of its own."""
     value = _checked((await Ask("python", code=code, stdin=stdin, timeout=timeout)).value)
     if not isinstance(value, dict):
         raise WorkflowError("the reply to a python ask is not an outcome")
@@ -205,12 +219,12 @@ class _Gather(Generic[T]):
 
 
 def gather(coroutines: Iterable[Coroutine[Any, Any, T]]) -> Awaitable[list[T]]:
-    """Run coroutines concurrently; their results in order, or, once all have ended, the first one's error."""
+    """Run coroutines concurrently; return their results in order, or raise the first error once all have ended."""
     return _Gather(coroutines)
 
 
 class _Join:
-    """Results that are being waited for, and the task that waits for them (None: the caller of `drive`)."""
+    """Results that are being waited for, and the task that waits for them (None: the caller of `run_to_end`)."""
 
     def __init__(self, count: int, waiter: _Task | None) -> None:
         self.results: list[Any] = [None] * count
@@ -225,22 +239,26 @@ class _Join:
 
 @dataclass(eq=False, slots=True)
 class _Task:
-    """A running coroutine, and the place its result goes to."""
+    """A running coroutine, and where its result goes."""
 
     coroutine: Coroutine[Any, Any, Any]
     join: _Join
-    place: int
+    index: int
 
 
-def drive(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end, with everything it gathers, on the transport in use."""
+def current_session() -> WorkflowSession:
+    """Return what answers the asks now."""
     if _session is None:
-        coroutine.close()
         raise WorkflowError(
             "nothing answers the agents: call workflow.use(function) first, with a function that takes an Ask and "
             "returns the reply, or run the script in the sandbox"
         )
-    session = _session
+    return _session
+
+
+def run_to_end(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end, with everything it gathers, on the transport in use."""
+    session = current_session()
     session.depth += 1
     try:
         return _Scheduler(session).run(coroutine)
@@ -249,7 +267,7 @@ def drive(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 class _Scheduler:
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: WorkflowSession) -> None:
         self._session = session
         self._ready: deque[tuple[_Task, Any]] = deque()
         self._waiting: dict[int, _Task] = {}
@@ -264,7 +282,7 @@ class _Scheduler:
                     self._step(*self._ready.popleft())
                 if join.missing:
                     oldest = next(iter(self._waiting))
-                    self._ready.append((self._waiting.pop(oldest), self._session.receive((oldest,))))
+                    self._ready.append((self._waiting.pop(oldest), self._session.receive(oldest)))
         finally:
             for task in self._alive:
                 task.coroutine.close()
@@ -274,8 +292,8 @@ class _Scheduler:
         return result
 
     def _start(self, coroutines: list[Coroutine[Any, Any, Any]], join: _Join) -> None:
-        for place, coroutine in enumerate(coroutines):
-            task = _Task(coroutine, join, place)
+        for index, coroutine in enumerate(coroutines):
+            task = _Task(coroutine, join, index)
             self._alive.add(task)
             self._ready.append((task, None))
 
@@ -288,9 +306,9 @@ class _Scheduler:
         except Exception as error:  # noqa: BLE001  any error of a coroutine belongs to the one that awaits it
             self._end(task, None, error)
         else:
-            self._grant(task, request)
+            self._handle_request(task, request)
 
-    def _grant(self, task: _Task, request: object) -> None:
+    def _handle_request(self, task: _Task, request: object) -> None:
         if isinstance(request, Ask):
             try:
                 self._waiting[self._session.send(request)] = task
@@ -305,7 +323,7 @@ class _Scheduler:
     def _end(self, task: _Task, result: object, error: Exception | None) -> None:
         self._alive.discard(task)
         join = task.join
-        join.results[task.place], join.errors[task.place] = result, error
+        join.results[task.index], join.errors[task.index] = result, error
         join.missing -= 1
         if join.waiter and not join.missing:
             self._ready.append((join.waiter, join.error or join.results))

@@ -1,4 +1,4 @@
-"""Tools an agent may use. Whatever goes wrong in one comes back to the model as text: nothing here ends a run."""
+"""Tools an agent may use. Whatever goes wrong in a tool is returned to the model as text and does not end the run."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class ToolRegistry:
         return next((tool for tool in self._tools.values() if "code" in tool.argument_names()), None)
 
     def describe(self) -> str:
-        """What an agent is told about its tools."""
+        """Return what an agent is told about its tools."""
         lines = ["You have tools:"]
         for tool in self._tools.values():
             arguments = ", ".join(tool.argument_names())
@@ -95,7 +95,7 @@ class ToolRegistry:
         return "\n".join(lines)
 
     async def answer(self, uses: Iterable[ToolUse]) -> str:
-        """Run tool uses one after the other; their outputs as one text for the model."""
+        """Run tool uses one after the other and return their outputs as one text for the model."""
         pending = list(uses)
         texts = [await self._run(use) for use in pending[:MAX_USES_PER_REPLY]]
         if len(pending) > MAX_USES_PER_REPLY:
@@ -116,14 +116,14 @@ async def _call(tool: Tool, arguments: Mapping[str, JSON]) -> str:
         result = tool.func(**arguments)
         text = str(await result if isinstance(result, Coroutine) else result)
     except WorkflowError:
-        raise  # the run itself cannot go on: its budget is used up
+        raise  # the run itself cannot continue: its budget is used up
     except Exception as error:  # noqa: BLE001  a script's tool may raise anything, and the model is to see it
         return f"Error: {type(error).__name__}: {error}"
     return text if text.strip() else "(no output)"
 
 
 def describe_outcome(outcome: PythonOutcome) -> str:
-    """A run of Python as a model reads it."""
+    """Return a run of Python as a model reads it."""
     parts = [outcome.stdout.rstrip(), outcome.stderr.rstrip()]
     if outcome.timed_out:
         parts.append("The time limit was reached.")

@@ -1,6 +1,7 @@
-"""Is a script worth running? Found before anything runs, each refusal with its place and what to do instead.
+"""Checks of a script before it runs: each problem has its line, its column and what to do instead.
 
-A courtesy to the Designer and no protection: the sandbox is that. The script is only read, never changed.
+The checks help the Designer and protect nothing: the sandbox does that. The script is read, never changed. What only
+the built workflow tells, its agents and its worst-case model calls, is checked when it runs (see `structure`).
 """
 
 from __future__ import annotations
@@ -14,8 +15,11 @@ from dataclasses import dataclass
 
 from . import __all__ as PUBLIC
 from . import nodes
-from .nodes import STRATEGIES
-from .structure import CONSTRUCTORS, Structure, classify
+from .agent import AgentNode
+from .flow import ConditionalWorkflow, LoopWorkflow, Workflow
+from .graph import AgentGraph
+from .nodes import STRATEGIES, DebateNode, EnsembleNode, ReflectionNode, RouterNode
+from .tools import ToolRegistry
 
 FLOWS = ("Workflow", "ConditionalWorkflow", "LoopWorkflow", "AgentGraph")
 NAMES = {"workflow": PUBLIC, "workflow.nodes": nodes.__all__}
@@ -25,44 +29,36 @@ MODULES = frozenset(
     random re statistics string subprocess sys textwrap time traceback types typing unicodedata warnings workflow
     __future__""".split()  # noqa: SIM905
 )
+_CONCURRENT = "agents of an ensemble, a debate or a graph already run at the same time"
 _REASONS = {
-    "asyncio": "agents of an ensemble, a debate or a graph already run at the same time",
-    "concurrent": "agents of an ensemble, a debate or a graph already run at the same time",
-    "threading": "agents of an ensemble, a debate or a graph already run at the same time",
-    "multiprocessing": "agents of an ensemble, a debate or a graph already run at the same time",
-    "socket": "there is no network",
-    "urllib": "there is no network",
-    "requests": "there is no network",
+    **dict.fromkeys(("asyncio", "concurrent", "threading", "multiprocessing"), _CONCURRENT),
+    **dict.fromkeys(("socket", "urllib", "requests"), "there is no network"),
+    **dict.fromkeys(("numpy", "sympy"), "only the standard library is there"),
     "openai": "agents reach the model through AgentNode",
     "importlib": "import modules with an import statement",
-    "numpy": "only the standard library is there",
-    "sympy": "only the standard library is there",
 }
 
+CONSTRUCTORS: dict[str, type] = {
+    cls.__name__: cls
+    for cls in (AgentNode, EnsembleNode, ReflectionNode, DebateNode, RouterNode, ToolRegistry, Workflow,
+                ConditionalWorkflow, LoopWorkflow, AgentGraph)
+}  # fmt: skip
+"""The classes that scripts build workflows from."""
 
-MAX_CALLS = 64
-"""Model calls of one execution, for validator, manual and executor alike, unless a recipe sets `rollout.calls`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How large a script and its workflow may be."""
-
-    characters: int = 20_000
-    agents: int = 16
-    turns: int = 20
-    """max_turns of an agent"""
-    rounds: int = 10
-    """num_rounds, num_iterations, max_iterations"""
-    steps: int = 100
-    """max_steps of a graph"""
-    calls: int = MAX_CALLS
-    """model calls of one run, where the text tells how many there can be"""
+MAX_CHARACTERS = 20_000
+MAX_TURNS = 20
+"""`max_turns` of an agent."""
+MAX_ROUNDS = 10
+"""`num_rounds`, `num_iterations`, `max_iterations`."""
+MAX_STEPS = 100
+"""`max_steps` of a graph."""
+_MOST = {"max_turns": MAX_TURNS, "num_rounds": MAX_ROUNDS, "num_iterations": MAX_ROUNDS, "max_iterations": MAX_ROUNDS,
+         "max_steps": MAX_STEPS}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
-    """One reason not to run a script, with its place (both counted from 1)."""
+class ScriptProblem:
+    """One reason not to run a script, with its line and column (both counted from 1)."""
 
     line: int
     column: int
@@ -72,52 +68,46 @@ class Problem:
         return f"line {self.line}, column {self.column}: {self.message}"
 
 
-def validate(script: str, limits: Limits | None = None) -> list[Problem]:
-    """All problems of a script, in order of their place; none means that it may run."""
-    limits = limits or Limits()
-    tree = _parse(script, limits)
-    if isinstance(tree, Problem):
+def validate(script: str) -> list[ScriptProblem]:
+    """Return all problems of a script, ordered by line and column; none means that it may run."""
+    tree = _parse(script)
+    if isinstance(tree, ScriptProblem):
         return [tree]
     ours = _imported(tree)
-    found = [problem for node in ast.walk(tree) for problem in _check(node, ours, limits)]
-    found += _check_whole(tree, ours)
-    if not found:
-        found += _check_size(classify(script), limits)
-    return sorted(found, key=lambda problem: (problem.line, problem.column))
+    problems = [problem for node in ast.walk(tree) for problem in _check(node, ours)]
+    problems += _check_whole(tree, ours)
+    return sorted(problems, key=lambda problem: (problem.line, problem.column))
 
 
-def _parse(script: str, limits: Limits) -> ast.Module | Problem:
-    if len(script) > limits.characters:
-        return Problem(1, 1, f"the script has {len(script)} characters; at most {limits.characters} are allowed")
-    strange = re.search("[\0\ud800-\udfff]", script)
-    if strange:
-        line, column = (
-            script.count("\n", 0, strange.start()) + 1,
-            strange.start() - script.rfind("\n", 0, strange.start()),
-        )
-        return Problem(line, column, "this character cannot be in a script")
+def _parse(script: str) -> ast.Module | ScriptProblem:
+    if len(script) > MAX_CHARACTERS:
+        return ScriptProblem(1, 1, f"the script has {len(script)} characters; at most {MAX_CHARACTERS} are allowed")
+    if invalid := re.search("[\0\ud800-\udfff]", script):
+        before = script[: invalid.start()]
+        column = len(before) - before.rfind("\n")
+        return ScriptProblem(before.count("\n") + 1, column, "this character cannot be in a script")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             tree = ast.parse(script)
             compile(script, "<script>", "exec", dont_inherit=True)
     except SyntaxError as error:
-        return Problem(error.lineno or 1, error.offset or 1, f"this is not Python: {error.msg}")
+        return ScriptProblem(error.lineno or 1, error.offset or 1, f"this is not Python: {error.msg}")
     except (RecursionError, MemoryError):
-        return Problem(1, 1, "the script is nested too deeply: write it flatter")
+        return ScriptProblem(1, 1, "the script is nested too deeply: write it flatter")
     except (ValueError, OverflowError) as error:
-        return Problem(1, 1, f"this is not Python: {error}")
+        return ScriptProblem(1, 1, f"this is not Python: {error}")
     return tree
 
 
-def _at(node: ast.AST, message: str) -> Problem:
+def _at(node: ast.AST, message: str) -> ScriptProblem:
     if isinstance(node, ast.stmt | ast.expr | ast.alias):
-        return Problem(node.lineno, node.col_offset + 1, message)
-    return Problem(1, 1, message)
+        return ScriptProblem(node.lineno, node.col_offset + 1, message)
+    return ScriptProblem(1, 1, message)
 
 
 def _name(function: ast.expr) -> str:
-    """`f` or `module.f` or `a.b.f`; nothing for what is not a plain name."""
+    """Return `f` or `module.f` or `a.b.f`; nothing for what is not a plain name."""
     parts: list[str] = []
     while isinstance(function, ast.Attribute) and len(parts) < 3:
         parts.append(function.attr)
@@ -126,21 +116,21 @@ def _name(function: ast.expr) -> str:
 
 
 def _imported(tree: ast.Module) -> dict[str, str]:
-    """What the script calls our classes, and what we call them."""
-    found: dict[str, str] = {}
+    """Return the names under which the script imports our classes, each with the class's own name."""
+    names: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module in NAMES:
             for alias in node.names:
-                everything = {name: name for name in CONSTRUCTORS}
-                found.update(everything if alias.name == "*" else {alias.asname or alias.name: alias.name})
+                every = {name: name for name in CONSTRUCTORS}
+                names.update(every if alias.name == "*" else {alias.asname or alias.name: alias.name})
         elif isinstance(node, ast.Import):
             for alias in node.names:
                 if alias.name in NAMES:
-                    found.update({f"{alias.asname or alias.name}.{name}": name for name in CONSTRUCTORS})
-    return found
+                    names.update({f"{alias.asname or alias.name}.{name}": name for name in CONSTRUCTORS})
+    return names
 
 
-def _check(node: ast.AST, ours: dict[str, str], limits: Limits) -> Iterator[Problem]:
+def _check(node: ast.AST, ours: dict[str, str]) -> Iterator[ScriptProblem]:
     match node:
         case ast.Import(names=aliases):
             for alias in aliases:
@@ -151,15 +141,15 @@ def _check(node: ast.AST, ours: dict[str, str], limits: Limits) -> Iterator[Prob
             yield from _check_module(node, module)
             for alias in aliases:
                 if module in NAMES and alias.name != "*" and alias.name not in NAMES[module]:
-                    there = ", ".join(name for name in NAMES[module] if name in CONSTRUCTORS)
-                    yield _at(alias, f"{module} has no {alias.name}; it has {there}")
+                    available = ", ".join(name for name in NAMES[module] if name in CONSTRUCTORS)
+                    yield _at(alias, f"{module} has no {alias.name}; it has {available}")
         case ast.Call():
             cls = CONSTRUCTORS.get(ours.get(_name(node.func), ""))
             if cls:
-                yield from _check_constructor(node, cls, limits)
+                yield from _check_constructor(node, cls)
 
 
-def _check_module(node: ast.AST, module: str) -> Iterator[Problem]:
+def _check_module(node: ast.AST, module: str) -> Iterator[ScriptProblem]:
     top = module.partition(".")[0]
     if top not in MODULES:
         reason = _REASONS.get(
@@ -170,7 +160,7 @@ def _check_module(node: ast.AST, module: str) -> Iterator[Problem]:
         yield _at(node, f"there is no {module} for scripts: import from workflow or workflow.nodes")
 
 
-def _check_constructor(call: ast.Call, cls: type, limits: Limits) -> Iterator[Problem]:
+def _check_constructor(call: ast.Call, cls: type) -> Iterator[ScriptProblem]:
     unpacked = any(isinstance(a, ast.Starred) for a in call.args) or any(k.arg is None for k in call.keywords)
     if unpacked:
         return
@@ -181,14 +171,12 @@ def _check_constructor(call: ast.Call, cls: type, limits: Limits) -> Iterator[Pr
         names = ", ".join(str(p.replace(annotation=p.empty)) for p in signature.parameters.values())
         yield _at(call, f"{cls.__name__}: {error}; its arguments are ({names})")
         return
-    most = {"max_turns": limits.turns, "num_rounds": limits.rounds, "num_iterations": limits.rounds,
-            "max_iterations": limits.rounds, "max_steps": limits.steps}  # fmt: skip
     for name, value in given.items():
         match value:
-            case ast.Constant(value=number) if name in most:
+            case ast.Constant(value=number) if name in _MOST:
                 least = 0 if name == "num_iterations" else 1
-                if type(number) is not int or not least <= number <= most[name]:
-                    yield _at(value, f"{name} must be a whole number from {least} to {most[name]}")
+                if type(number) is not int or not least <= number <= _MOST[name]:
+                    yield _at(value, f"{name} must be a whole number from {least} to {_MOST[name]}")
             case ast.List(elts=[]) | ast.Tuple(elts=[]) if name in ("agents", "debaters"):
                 yield _at(value, f"{cls.__name__} needs at least one agent")
             case ast.Constant(value=strategy) if name == "strategy":
@@ -198,8 +186,8 @@ def _check_constructor(call: ast.Call, cls: type, limits: Limits) -> Iterator[Pr
                     yield _at(value, 'strategy "consensus" needs a consensus_agent')
 
 
-def _check_whole(tree: ast.Module, ours: dict[str, str]) -> Iterator[Problem]:
-    """The script has to build a workflow of ours and run it."""
+def _check_whole(tree: ast.Module, ours: dict[str, str]) -> Iterator[ScriptProblem]:
+    """Check that the script builds a workflow of ours and runs it."""
     built: ast.Call | None = None
     runs = False
     classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
@@ -209,20 +197,12 @@ def _check_whole(tree: ast.Module, ours: dict[str, str]) -> Iterator[Problem]:
             name = _name(node.func)
             if ours.get(name) in FLOWS or name in subclasses:
                 built = built or node
-            # Of what is not a plain name, such as flows[0].run(...), the best is believed.
+            # What is not a plain name, such as flows[0].run(...), counts as a workflow.
             run = isinstance(node.func, ast.Attribute) and node.func.attr == "run"
             runs = runs or (run and name != "subprocess.run")
     if built is None:
-        yield Problem(1, 1, "no workflow is built: from workflow import Workflow, then workflow = Workflow(name=...)")
+        yield ScriptProblem(
+            1, 1, "no workflow is built: from workflow import Workflow, then workflow = Workflow(name=...)"
+        )
     elif not runs:
         yield _at(built, "the workflow is never run: end with result = workflow.run(question)")
-
-
-def _check_size(structure: Structure, limits: Limits) -> Iterator[Problem]:
-    if len(structure.agents) > limits.agents:
-        yield Problem(1, 1, f"{len(structure.agents)} agents are too many; at most {limits.agents} are allowed")
-    if structure.worst_case_calls is not None and structure.worst_case_calls > limits.calls:
-        yield Problem(
-            1, 1, f"up to {structure.worst_case_calls} model calls are too many; at most {limits.calls} are "
-            "allowed: use fewer agents, rounds or turns",
-        )  # fmt: skip

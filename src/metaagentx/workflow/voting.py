@@ -1,7 +1,7 @@
-r"""Which answers are the same, and which of them wins.
+r"""Votes: which answers are the same, and which of them wins.
 
-Values are compared after writing them in one way (1/2, 0.5 and \frac{1}{2} are one answer), programs by what they do on
-inputs and never by their text. This decides votes inside a workflow; grading is the host's and is stricter.
+Values are normalized first (1/2, 0.5 and \frac{1}{2} are one answer), programs are compared by their outputs and never
+by their text. This decides votes inside a workflow; the host's grading is stricter.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import re
 from collections.abc import Sequence
 from fractions import Fraction
 
-from .behaviour import behaviours
+from .behavior import behaviors
 from .messages import Message
+from .protocol import Answer
 
 _SPACING = re.compile(r"\\(?:left|right|displaystyle|[,;:!> ])(?![a-zA-Z])|[\s$~]")
 _WRAPPER = re.compile(r"\\(?:text|mathrm|mbox|textbf|mathbf)\{([^{}]*)\}")
@@ -22,8 +23,8 @@ _RATIO = re.compile(rf"([+-]?)(?:({_NUMBER})/({_NUMBER})|\\frac\{{({_NUMBER})\}}
 _MAX_DIGITS = 60
 
 
-def normalise(value: str) -> str:
-    """One way of writing a value; a number is written as an exact fraction."""
+def normalize(value: str) -> str:
+    """Return a value in its normal form; a number becomes an exact fraction."""
     plain = _WRAPPER.sub(r"\1", _SPACING.sub("", value).replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac"))
     plain = plain.replace("\\%", "%").removesuffix(".")
     named = _NAMED.match(plain)
@@ -46,22 +47,21 @@ def _number(text: str) -> Fraction | None:
     return (-above if ratio[1] == "-" else above) / below
 
 
-async def group_by_answer(question: str, messages: Sequence[Message]) -> list[list[int]]:
-    """Positions of the messages that give the same answer, in order of the first of each group.
+async def group_by_answer(question: str, answers: Sequence[Answer]) -> list[list[int]]:
+    """Return the positions of equal answers, group by group, in order of the first of each group.
 
-    A message that states no typed answer counts only when none does, and a program that fails on every input only when
+    A plain text counts only when no answer is a box or a program, and a program that fails on every input only when
     all do.
     """
-    answers = [message.answer for message in messages]
     programs = [answer.value for answer in answers if answer.kind == "solution"]
-    done = await behaviours(question, programs) if programs else {}
+    outputs = await behaviors(question, programs) if programs else {}
     keys: dict[int, tuple[str, str]] = {}
     for position, answer in enumerate(answers):
         if answer.kind == "solution":
-            if done[answer.value] is not None:
-                keys[position] = ("solution", done[answer.value] or "")
+            if (output := outputs[answer.value]) is not None:
+                keys[position] = ("solution", output)
         elif answer.kind == "boxed":
-            keys[position] = ("boxed", normalise(answer.value))
+            keys[position] = ("boxed", normalize(answer.value))
     if not keys:
         keys = {position: ("text", " ".join(a.value.casefold().split())) for position, a in enumerate(answers)}
     groups: dict[tuple[str, str], list[int]] = {}
@@ -71,8 +71,8 @@ async def group_by_answer(question: str, messages: Sequence[Message]) -> list[li
 
 
 async def vote(question: str, messages: Sequence[Message], weights: Sequence[float]) -> tuple[Message, float]:
-    """The first message of the heaviest group, the earliest on a tie, and the group's share of the whole weight."""
-    groups = await group_by_answer(question, messages)
+    """Return the first message of the heaviest group, the earliest on a tie, and the group's share of all weight."""
+    groups = await group_by_answer(question, [message.answer for message in messages])
     best = max(groups, key=lambda group: sum(weights[i] for i in group))
-    whole = sum(weights)
-    return messages[best[0]], sum(weights[i] for i in best) / whole if whole else 0.0
+    total = sum(weights)
+    return messages[best[0]], sum(weights[i] for i in best) / total if total else 0.0

@@ -1,6 +1,6 @@
-"""The embedded backend: any Hugging Face causal LM on a CPU or one GPU, sampled and trained in this process.
+"""The local backend: any Hugging Face causal LM on a CPU or one GPU, sampled and trained in this process.
 
-Importing this imports torch: commands that may not need it import it in the function that does.
+Importing this imports torch; commands that may not need it import it inside a function.
 """
 
 from . import threads as threads  # before anything that imports torch
@@ -11,7 +11,6 @@ from .engine import Engine
 from .model import LocalModel, LoraOptions, load_model
 from .policy import LocalPolicy
 from .presets import new_model
-from .training import TrainingOptions
 
 __all__ = [
     "ChatTokenizer",
@@ -19,7 +18,6 @@ __all__ = [
     "LocalModel",
     "LocalPolicy",
     "LoraOptions",
-    "TrainingOptions",
     "load_model",
     "new_model",
 ]

@@ -1,4 +1,4 @@
-"""The policies of a recipe on this machine: shared weights, a LoRA for each role, or a model for each."""
+"""Build the policies of both roles on this machine: shared weights, a LoRA for each role, or a model for each."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,88 +8,83 @@ from . import threads  # noqa: F401  before torch
 # isort: split
 import torch
 
-from ...config import Config
-from ...runs.files import directory_appears
+from ...atomic import atomic_directory
+from ...options import ModelConfig, OptimizerConfig
 from ...types import Role
 from .engine import Engine
 from .model import LocalModel, LoraOptions, load_model
 from .policy import LocalPolicy
 from .presets import new_model
-from .training import TrainingOptions
-
-PRESET = "preset:"
 
 
 @dataclass(frozen=True, slots=True)
 class LocalPolicies:
-    """What learns, and what a KL term is measured against."""
+    """The policies that are trained, and those that a KL term is measured against."""
 
     policies: dict[Role, LocalPolicy]
     references: dict[Role, LocalPolicy] | None
 
 
 def use_threads(count: int) -> None:
-    """Compute with so many threads; 0 leaves it to torch. A very small model is fastest with one."""
+    """Compute with this many threads; 0 leaves it to torch. A very small model is fastest with one."""
     if count:
         torch.set_num_threads(count)
 
 
-def build_policies(config: Config, directory: Path, *, learns: bool = False) -> LocalPolicies:
-    """Load or make the models. One that is made new is put into the directory, where a resumed run finds it.
+def build_policies(
+    options: ModelConfig,
+    directory: Path,
+    seed: int,
+    optimizer: OptimizerConfig | None = None,
+    *,
+    with_reference: bool = False,
+    for_training: bool = False,
+) -> LocalPolicies:
+    """Load or create the models. A new one is saved in the directory, where a resumed run finds it.
 
-    `learns`: the policies are going to be trained, so a model that cannot be is refused now.
+    `with_reference`: load the untrained model as well, for a KL term. `for_training`: raise now for a
+    model that cannot be trained.
     """
-    use_threads(config.model.threads)
-    torch.manual_seed(config.seed)
-    models = _models(config, directory)
-    policies = {
-        role: LocalPolicy(model, role, _engine(model, config), _options(config)) for role, model in models.items()
-    }
+    use_threads(options.threads)
+    torch.manual_seed(seed)
+    models = _models(options, directory, seed)
+    policies = {role: LocalPolicy(model, role, _engine(model, options), optimizer) for role, model in models.items()}
     if models[Role.DESIGNER] is models[Role.EXECUTOR]:  # one engine, so that both roles share batches and prefixes
         policies[Role.DESIGNER].engine = policies[Role.EXECUTOR].engine
-    if learns:
+    if for_training:
         for policy in policies.values():
             policy.ensure_trainable()
-    if not config.loss.kl:
+    if not with_reference:
         return LocalPolicies(policies, None)
-    reference = LocalPolicy(_load(config, directory), "reference")
+    reference = LocalPolicy(_load(options, directory, seed), "reference")
     return LocalPolicies(policies, dict.fromkeys(Role, reference))
 
 
-def _models(config: Config, directory: Path) -> dict[Role, LocalModel]:
-    wanted = config.model
-    lora = LoraOptions(wanted.lora_rank, 2 * wanted.lora_rank) if wanted.lora_rank else None
-    if wanted.sharing == "lora" and lora is not None:
-        base = _load(config, directory)
+def _models(options: ModelConfig, directory: Path, seed: int) -> dict[Role, LocalModel]:
+    lora = LoraOptions(options.lora_rank, 2 * options.lora_rank) if options.lora_rank else None
+    if options.sharing == "lora" and lora is not None:
+        base = _load(options, directory, seed)
         return {role: base.with_adapter(str(role), lora) for role in Role}
-    if wanted.sharing == "separate":
-        return {role: _load(config, directory, lora) for role in Role}
-    return dict.fromkeys(Role, _load(config, directory, lora))
+    if options.sharing == "separate":
+        return {role: _load(options, directory, seed, lora) for role in Role}
+    return dict.fromkeys(Role, _load(options, directory, seed, lora))
 
 
-def _load(config: Config, directory: Path, lora: LoraOptions | None = None) -> LocalModel:
-    path = Path(config.model.path)
-    if config.model.path.startswith(PRESET):
+def _load(options: ModelConfig, directory: Path, seed: int, lora: LoraOptions | None = None) -> LocalModel:
+    path = Path(options.path)
+    if options.preset is not None:
         path = directory / "model"
         if not path.exists():
-            with directory_appears(path) as unfinished:
-                new_model(unfinished, config.model.path.removeprefix(PRESET), config.seed)
-    return load_model(path, device=config.model.device, gguf_file=config.model.gguf_file, lora=lora)
+            with atomic_directory(path) as unfinished:
+                new_model(unfinished, options.preset, seed)
+    return load_model(path, device=options.device, gguf_file=options.gguf_file, lora=lora)
 
 
-def _engine(model: LocalModel, config: Config) -> Engine:
-    wanted = config.model
+def _engine(model: LocalModel, options: ModelConfig) -> Engine:
     return Engine(
         model,
-        max_batch=wanted.max_batch,
-        kv_budget_tokens=wanted.kv_budget_tokens,
-        compiled=wanted.compiled,
-        deterministic=wanted.deterministic,
-    )
-
-
-def _options(config: Config) -> TrainingOptions:
-    wanted = config.optimizer
-    return TrainingOptions(
-        wanted.token_budget, wanted.gradient_clip, (wanted.beta1, wanted.beta2), weight_decay=wanted.weight_decay
+        max_batch=options.max_batch,
+        kv_budget_tokens=options.kv_budget_tokens,
+        compiled=options.compiled,
+        deterministic=options.deterministic,
     )

@@ -1,16 +1,16 @@
-"""A role's checkpoint: a Hugging Face model directory, and beside the weights what is needed to go on training.
+"""A role's checkpoint: a Hugging Face model directory with the training state beside the weights.
 
     config.json, model.safetensors, tokenizer.json, chat_template.jinja, ...   as transformers and vLLM read them
     (with a LoRA: adapter_config.json, adapter_model.safetensors, ...)
-    training/state.json            format, role, steps taken, last learning rate, token budget now and as configured
-    training/optimizer.safetensors moments of AdamW, and the gradient if one was gathered, by name of the weight
-    training/random.safetensors    state of the random number generators
+    training/state.json            format, role, steps taken, last learning rate, token budget now and configured
+    training/optimizer.safetensors AdamW moments, and the accumulated gradient if any, by name of the weight
+    training/random.safetensors    states of the random number generators
 
-The training state has a directory of its own because servers load every safetensors file that lies beside a config. No
-pickle. A checkpoint is written beside its place and renamed: it is there whole or not at all.
+The training state has its own directory because servers load every safetensors file beside a config. No pickle. A
+checkpoint is written under another name and renamed: it is complete or absent.
 
-Roles on shared weights have the same weights in their checkpoints, and in one directory these are one file with two
-names (hard links), where the file system knows such. So nothing may write into a file of a checkpoint: replace it.
+Roles on shared weights have the same weights in their checkpoints. Beside each other these are one file with two names
+(hard links), where the file system supports them. So never write into a file of a checkpoint: replace it.
 
 Call everything here in the model's thread.
 """
@@ -28,35 +28,35 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from ...atomic import atomic_directory, follow_umask
 from ...errors import MetaAgentXError
-from ...runs.files import directory_appears, follow_umask
 from .model import LocalModel, SavedWeights, load_model
-from .training import Learner, Progress, trained_weights
+from .training import Learner, LearnerState, trained_weights
 
 _FORMAT = 1
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
 
 @dataclass(frozen=True, slots=True)
-class _Saved:
-    """Everything of a checkpoint, read and found fit before anything is changed."""
+class _Checkpoint:
+    """The contents of a checkpoint, read and checked before anything is changed."""
 
     weights: Mapping[str, Tensor]
     optimizer: Mapping[str, Tensor]
     random: Mapping[str, Tensor]
-    progress: Progress
+    state: LearnerState
 
 
 def save_checkpoint(learner: Learner, role: str, path: Path) -> None:
-    """Write the checkpoint; one that was there is replaced."""
+    """Write the checkpoint; an existing one is replaced."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with directory_appears(path) as directory:
+    with atomic_directory(path) as directory:
         _save_model(learner.model, directory, path)
         training = directory / "training"
         training.mkdir()
         save_file(_optimizer_tensors(learner), training / "optimizer.safetensors")
         save_file(_random_states(), training / "random.safetensors")
-        state = {"format": _FORMAT, "role": role, "adapter": learner.model.adapter, **asdict(learner.progress)}
+        state = {"format": _FORMAT, "role": role, "adapter": learner.model.adapter, **asdict(learner.state)}
         state["configured_token_budget"] = learner.options.token_budget
         (training / "state.json").write_text(json.dumps(state, indent=2) + "\n")
         follow_umask(directory)
@@ -64,27 +64,27 @@ def save_checkpoint(learner: Learner, role: str, path: Path) -> None:
 
 
 def load_checkpoint(learner: Learner, path: Path) -> None:
-    """Go on from a checkpoint. One that does not fit changes nothing."""
-    aside = _aside(path)
-    if aside.exists() and not path.exists():  # the process ended between two renames
-        aside.rename(path)
-    saved = _read(learner, path)
-    _put(learner.model, saved.weights)
-    _restore_optimizer(learner, saved.optimizer)
-    learner.progress = saved.progress
-    torch.set_rng_state(saved.random["cpu"])
-    if torch.cuda.is_available() and "cuda" in saved.random:
-        torch.cuda.set_rng_state(saved.random["cuda"])
+    """Resume from a checkpoint. One that does not fit changes nothing."""
+    replaced = path.with_name(f".{path.name}.replaced")
+    if replaced.exists() and not path.exists():  # the process ended between the two renames of `atomic_directory`
+        replaced.rename(path)
+    checkpoint = _read_checkpoint(learner, path)
+    _copy_weights(learner.model, checkpoint.weights)
+    _restore_optimizer(learner, checkpoint.optimizer)
+    learner.state = checkpoint.state
+    torch.set_rng_state(checkpoint.random["cpu"])
+    if torch.cuda.is_available() and "cuda" in checkpoint.random:
+        torch.cuda.set_rng_state(checkpoint.random["cuda"])
 
 
 def load_weights(model: LocalModel, path: Path) -> None:
-    """Only the weights of a checkpoint. Those that do not fit change nothing."""
+    """Load only the weights of a checkpoint. Those that do not fit change nothing."""
     if not path.is_dir():
-        raise MetaAgentXError(f"there is no checkpoint at {path}")
-    _put(model, _read_fitting_weights(model, path))
+        raise MetaAgentXError(f"no checkpoint at {path}")
+    _copy_weights(model, _read_weights(model, path))
 
 
-def _put(model: LocalModel, weights: Mapping[str, Tensor]) -> None:
+def _copy_weights(model: LocalModel, weights: Mapping[str, Tensor]) -> None:
     with torch.no_grad():
         current = _weights_of(model)
         for name, tensor in weights.items():
@@ -92,19 +92,15 @@ def _put(model: LocalModel, weights: Mapping[str, Tensor]) -> None:
     model.weights_changed()
 
 
-def _aside(path: Path) -> Path:
-    return path.with_name(f".{path.name}.replaced")
-
-
 def _save_model(model: LocalModel, directory: Path, path: Path) -> None:
-    """Write weights and tokenizer into a directory that is going to be at `path`."""
+    """Write weights and tokenizer into a directory that is to be renamed to `path`."""
     if _link_saved(model, directory, path):
         return
     if model.adapter is None:
         model.module.save_pretrained(directory)
     else:
         model.module.save_pretrained(directory, selected_adapters=[model.adapter])
-        inner = directory / model.adapter  # peft puts every adapter but "default" into a directory of its name
+        inner = directory / model.adapter  # peft saves every adapter but "default" in a directory of its name
         if inner.is_dir():
             for file in list(inner.iterdir()):
                 file.rename(directory / file.name)
@@ -113,7 +109,7 @@ def _save_model(model: LocalModel, directory: Path, path: Path) -> None:
 
 
 def _link_saved(model: LocalModel, directory: Path, path: Path) -> bool:
-    """Take the files of the other role, if its checkpoint lies beside this one and the weights are still the same."""
+    """Link the files of the other role, if its checkpoint is beside this one and the weights are still the same."""
     saved = model.saved
     if saved is None or saved.version != model.version or saved.path.parent != path.parent or saved.path == path:
         return False
@@ -133,9 +129,9 @@ def _link_saved(model: LocalModel, directory: Path, path: Path) -> bool:
 
 
 def _fingerprints(path: Path) -> dict[str, tuple[int, ...]]:
-    """The files of a model's directory, and what changes when one is written or replaced."""
+    """Return the files of a model's directory, each with numbers that change when it is written or replaced."""
     stats = {file.name: file.stat() for file in path.glob("*") if file.is_file()}
-    return {name: (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns) for name, found in stats.items()}
+    return {name: (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()}
 
 
 def _optimizer_tensors(learner: Learner) -> dict[str, Tensor]:
@@ -157,11 +153,11 @@ def _restore_optimizer(learner: Learner, tensors: Mapping[str, Tensor]) -> None:
     for key, tensor in tensors.items():
         kind, _, name = key.partition("/")
         weight = learner.weights[name]
-        placed = tensor.to(weight.device, copy=True)
+        copied = tensor.to(weight.device, copy=True)
         if kind == "gradient":
-            learner.gradients[name] = placed
+            learner.gradients[name] = copied
         else:
-            learner.optimizer.state[weight][kind] = placed
+            learner.optimizer.state[weight][kind] = copied
 
 
 def _weights_of(model: LocalModel) -> dict[str, Tensor]:
@@ -171,83 +167,81 @@ def _weights_of(model: LocalModel) -> dict[str, Tensor]:
     return weights
 
 
-def _read(learner: Learner, path: Path) -> _Saved:
+def _read_checkpoint(learner: Learner, path: Path) -> _Checkpoint:
     if not path.is_dir():
-        raise MetaAgentXError(f"there is no checkpoint at {path}")
+        raise MetaAgentXError(f"no checkpoint at {path}")
     training = path / "training"
     if not training.is_dir():
         raise MetaAgentXError(
-            f"{path} has no training state, so training cannot go on from it: start a new run with it as the model"
+            f"{path} has no training state, so training cannot resume from it: start a new run with it as model.path"
         )
-    progress = _read_state(training / "state.json", learner)
-    optimizer = _tensors(training / "optimizer.safetensors")
-    random = _tensors(training / "random.safetensors")
-    weights = _read_fitting_weights(learner.model, path)
+    state = _read_state(training / "state.json", learner)
+    optimizer = _read_tensors(training / "optimizer.safetensors")
+    random = _read_tensors(training / "random.safetensors")
+    weights = _read_weights(learner.model, path)
     for key, tensor in optimizer.items():
         kind, _, name = key.partition("/")
         known = kind in (*_MOMENTS, "gradient") and name in learner.weights
         if not known or (kind != "step" and tensor.shape != learner.weights[name].shape):
-            raise MetaAgentXError(f"{training / 'optimizer.safetensors'} is of another model: {key} does not fit")
+            raise MetaAgentXError(
+                f"{training / 'optimizer.safetensors'} belongs to another model: {key} does not match"
+            )
     if "cpu" not in random:
-        raise MetaAgentXError(f"{training / 'random.safetensors'} lacks the state of the random numbers")
-    return _Saved(weights, optimizer, random, progress)
+        raise MetaAgentXError(f"{training / 'random.safetensors'} lacks the CPU's random state")
+    return _Checkpoint(weights, optimizer, random, state)
 
 
-def _read_state(path: Path, learner: Learner) -> Progress:
+def _read_state(path: Path, learner: Learner) -> LearnerState:
     try:
         state: dict[str, Any] = json.loads(path.read_text())
         if state["format"] != _FORMAT:
-            raise MetaAgentXError(f"{path} has format {state['format']}, and this version reads {_FORMAT}")
+            raise MetaAgentXError(f"{path} has format {state['format']}, expected {_FORMAT}")
         if bool(state["adapter"]) != bool(learner.model.adapter):
             kinds = ("full weights", "a LoRA")
             saved, ours = kinds[bool(state["adapter"])], kinds[bool(learner.model.adapter)]
             raise MetaAgentXError(f"{path.parent.parent} holds {saved}, and this policy trains {ours}")
         budget = _token_budget(int(state["token_budget"]), state.get("configured_token_budget"), learner)
-        return Progress(int(state["steps"]), float(state["learning_rate"]), budget)
+        return LearnerState(int(state["steps"]), float(state["learning_rate"]), budget)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise MetaAgentXError(f"{path} is missing, truncated or not ours ({error!r}): use an earlier one") from error
+        raise MetaAgentXError(f"{path} is missing or damaged ({error!r}): use an earlier checkpoint") from error
 
 
 def _token_budget(saved: int, configured: int | None, learner: Learner) -> int:
-    """The saved one, which may be smaller than configured because memory ran out; where another one is configured
-    now, as in a fork, that. Checkpoints of older versions do not say what was configured."""
-    now = learner.options.token_budget
+    """Return the saved budget, which may have been halved because memory ran out; where the configured budget has
+    changed, as in a fork, return that. Checkpoints of older versions do not have the configured one."""
+    current = learner.options.token_budget
     if configured is None:
-        return min(saved, now)
-    return saved if configured == now else now
+        return min(saved, current)
+    return saved if configured == current else current
 
 
-def _read_fitting_weights(model: LocalModel, path: Path) -> dict[str, Tensor]:
+def _read_weights(model: LocalModel, path: Path) -> dict[str, Tensor]:
     weights: dict[str, Tensor]
     weights = _read_adapter(model, path) if model.adapter else load_model(path, device="cpu").module.state_dict()
-    _check_same(path, _shapes(weights), _shapes(_weights_of(model)))
+    expected = _weights_of(model)
+    for name in [*expected, *weights]:
+        if name not in weights:
+            problem = f"it has no {name}"
+        elif name not in expected:
+            problem = f"this model has no {name}"
+        elif weights[name].shape != expected[name].shape:
+            shapes = tuple(weights[name].shape), tuple(expected[name].shape)
+            problem = f"{name} has shape {shapes[0]}, expected {shapes[1]}"
+        else:
+            continue
+        raise MetaAgentXError(f"{path} is the checkpoint of another model: {problem}")
     return weights
 
 
 def _read_adapter(model: LocalModel, path: Path) -> dict[str, Tensor]:
-    """Files of peft leave out the adapter's name, so that it can be loaded under another."""
-    saved = _tensors(path / "adapter_model.safetensors")
+    """Return the weights of a LoRA under this adapter's names: the files of peft leave out the adapter's name."""
+    saved = _read_tensors(path / "adapter_model.safetensors")
     names = {f"{name}.".replace(f".{model.adapter}.", ".").removesuffix("."): name for name in _weights_of(model)}
     return {names.get(name, name): tensor for name, tensor in saved.items()}
 
 
-def _tensors(path: Path) -> dict[str, Tensor]:
+def _read_tensors(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
     except (OSError, SafetensorError) as error:
         raise MetaAgentXError(f"{path} is missing or truncated ({error}): use an earlier checkpoint") from error
-
-
-def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, torch.Size]:
-    return {name: tensor.shape for name, tensor in tensors.items()}
-
-
-def _check_same(path: Path, found: Mapping[str, torch.Size], expected: Mapping[str, torch.Size]) -> None:
-    for name in [*expected, *found]:
-        if name not in found:
-            raise MetaAgentXError(f"{path} is the checkpoint of another model: it has no {name}")
-        if name not in expected:
-            raise MetaAgentXError(f"{path} is the checkpoint of another model: this one has no {name}")
-        if found[name] != expected[name]:
-            sizes = f"{tuple(found[name])} there, {tuple(expected[name])} here"
-            raise MetaAgentXError(f"{path} is the checkpoint of another model: {name} is {sizes}")

@@ -1,14 +1,12 @@
 """A model in this process: its weights, its tokenizer, and the one thread that may touch them.
 
-Sampling and training both go through `run`, which executes one function at a time in the model's own thread: the event
-loop is never blocked and nobody reads weights that are being written. Whoever changes weights calls `weights_changed`,
-and cached keys and values of the old ones are not used again. fp32 on a CPU: bf16 is slower there, and kills the
-process on some virtual machines.
+Sampling and training both go through `run`, which executes one function at a time in the model's thread: the event loop
+is never blocked, and nothing reads weights that are being written. Code that changes weights calls `weights_changed`,
+so that keys and values cached from the old ones are not used again. Weights are fp32 on a CPU: bf16 is slower there,
+and kills the process on some virtual machines.
 """
 
 import asyncio
-import json
-import shlex
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -16,30 +14,19 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 
 from ...errors import MetaAgentXError
-from ..model_files import how_to_get
+from ..model_files import check_model
 from .chat import ChatTokenizer
-from .memory import is_out_of_memory, one_line, out_of_memory_is
-
-VOCABULARY_FILES = (
-    "tokenizer.json",
-    "tokenizer.model",
-    "vocab.json",
-    "vocab.txt",
-    "spiece.model",
-    "sentencepiece.bpe.model",
-    "tekken.json",
-)
-"""What transformers makes a tokenizer from; the first is what it writes itself."""
+from .memory import is_out_of_memory, one_line, translate_out_of_memory
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class LoraOptions:
-    """Train small matrices beside frozen weights."""
+    """The shape of a LoRA: small trained matrices beside frozen weights."""
 
     rank: int = 16
     alpha: int = 32
@@ -49,17 +36,17 @@ class LoraOptions:
 
 @dataclass(frozen=True, slots=True)
 class SavedWeights:
-    """A directory that weights were written to, so that they need not be written twice."""
+    """A directory that the weights were saved to, so that they need not be written twice."""
 
     version: int
     path: Path
     files: Mapping[str, tuple[int, ...]]
-    """Each with what tells it from one that was written later."""
+    """The files, each with a fingerprint that changes when it is written again."""
 
 
 @dataclass(eq=False)
 class LocalModel:
-    """One model. `with_adapter` gives further ones on the same weights, each with a LoRA of its own."""
+    """One model. `with_adapter` returns further ones on the same weights, each with its own LoRA."""
 
     module: Any
     """The causal LM of transformers, or a peft model around it."""
@@ -68,32 +55,32 @@ class LocalModel:
     dtype: torch.dtype
     context_length: int
     adapter: str | None = None
-    """The LoRA that is on while this model's functions run."""
+    """The LoRA that is active while this model's functions run."""
     version: int = 0
     """Counts changes of the weights."""
     saved: SavedWeights | None = None
-    """Where these weights were written last."""
+    """Where these weights were saved last."""
     _has_adapters: bool = False
     _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "model"))
 
     async def run(self, function: Callable[[], T]) -> T:
-        """The function's result, computed in the model's thread."""
+        """Return the function's result, computed in the model's thread."""
         return await asyncio.wrap_future(self.submit(function))
 
     def submit(self, function: Callable[[], T]) -> "Future[T]":
-        """The same for those who do not wait in an event loop."""
+        """Run the function in the model's thread and return its future, for callers outside of an event loop."""
 
-        def in_turn() -> T:
-            self._choose_adapter()
+        def run_with_adapter() -> T:
+            self._activate_adapter()
             return function()
 
-        return self._thread.submit(in_turn)
+        return self._thread.submit(run_with_adapter)
 
     def weights_changed(self) -> None:
-        """Say that the weights are not what they were."""
+        """Record that the weights have changed."""
         self.version += 1
 
-    def _choose_adapter(self) -> None:
+    def _activate_adapter(self) -> None:
         if self.adapter is not None:
             if self.module.active_adapter != self.adapter:
                 self.module.set_adapter(self.adapter)
@@ -102,43 +89,47 @@ class LocalModel:
             self.module.base_model.disable_adapter_layers()
 
     def with_adapter(self, name: str, lora: LoraOptions) -> "LocalModel":
-        """A model of its own on the same weights: they share all but a LoRA, and the thread."""
-        module = _with_lora(self.module, lora, name)
-        self.module, self._has_adapters = module, True  # from here on this one, too, is reached through peft
+        """Return another model that shares the weights and the thread, and has its own LoRA."""
+        module = _add_lora(self.module, lora, name)
+        self.module, self._has_adapters = module, True  # from here on this model is reached through peft, too
         return replace(self, adapter=name, version=0, saved=None)
+
+
+def base_causal_lm(module: Any) -> Any:
+    """Return the causal LM of transformers, without peft's wrapper."""
+    from peft import PeftModel
+
+    return module.get_base_model() if isinstance(module, PeftModel) else module
 
 
 def load_model(
     path: str | Path, *, device: str | None = None, gguf_file: str | None = None, lora: LoraOptions | None = None
 ) -> LocalModel:
-    """A model from a directory in Hugging Face format, or from a GGUF file in a directory.
+    """Load a model from a directory in Hugging Face format, or from a GGUF file in a directory.
 
-    `device` is a GPU where there is one. Only frozen weights go without a gradient: with `lora` all but the LoRA.
+    `device` defaults to the GPU, if there is one. With `lora`, the weights are frozen and a new LoRA is trained.
     """
     path = Path(path)
-    _check_directory(path, gguf_file)
-    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    dtype = torch.bfloat16 if place.type == "cuda" else torch.float32
-    too_large = f"{path} does not fit into the memory: use a smaller model, or a machine with more"
-    with out_of_memory_is(MetaAgentXError, too_large):
-        tokenizer = _read_tokenizer(path, gguf_file)
-        module = _read_weights(path, gguf_file, dtype)
-        module.to(place).eval()
+    check_model(path, gguf_file)
+    torch_device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    dtype = torch.bfloat16 if torch_device.type == "cuda" else torch.float32
+    too_large = f"{path} does not fit into memory: use a smaller model, or a machine with more memory"
+    with translate_out_of_memory(MetaAgentXError, too_large):
+        tokenizer = _load_tokenizer(path, gguf_file)
+        module = _load_weights(path, gguf_file, dtype)
+        module.to(torch_device).eval()
     ends = module.generation_config.eos_token_id if module.generation_config else None
-    chat = ChatTokenizer(tokenizer, [ends] if isinstance(ends, int) else ends or [], name=str(path))
-    context: int = module.config.max_position_embeddings
-    if lora is None:
-        return LocalModel(module, chat, place, dtype, context)
-    module = _with_lora(module, lora, "default")
-    return LocalModel(module, chat, place, dtype, context, adapter="default", _has_adapters=True)
+    chat_tokenizer = ChatTokenizer(tokenizer, [ends] if isinstance(ends, int) else ends or [], name=str(path))
+    model = LocalModel(module, chat_tokenizer, torch_device, dtype, module.config.max_position_embeddings)
+    return model if lora is None else model.with_adapter("default", lora)
 
 
-def _read_tokenizer(path: Path, gguf_file: str | None) -> Any:
+def _load_tokenizer(path: Path, gguf_file: str | None) -> Any:
     from transformers import AutoTokenizer
 
     try:
         return AutoTokenizer.from_pretrained(path, **_gguf_option(gguf_file))
-    except Exception as error:  # the tokenizers library raises nothing more special
+    except Exception as error:  # the tokenizers library raises nothing more specific
         if is_out_of_memory(error):
             raise
         where = path / gguf_file if gguf_file else path
@@ -151,7 +142,7 @@ def _gguf_option(gguf_file: str | None) -> dict[str, Any]:
     return {"gguf_file": gguf_file} if gguf_file else {}
 
 
-def _read_weights(path: Path, gguf_file: str | None, dtype: torch.dtype) -> Any:
+def _load_weights(path: Path, gguf_file: str | None, dtype: torch.dtype) -> Any:
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging as hf_logging
 
@@ -167,48 +158,13 @@ def _read_weights(path: Path, gguf_file: str | None, dtype: torch.dtype) -> Any:
     module, info = loaded
     if missing := sorted(info["missing_keys"]):
         raise MetaAgentXError(
-            f"{path} lacks {len(missing)} of its weights, {missing[0]} for one: the checkpoint is incomplete, or of "
-            "another architecture than its config.json says"
+            f"{path} lacks {len(missing)} of its weights, for instance {missing[0]}: the checkpoint is incomplete, or "
+            "of another architecture than its config.json says"
         )
     return module
 
 
-def _check_directory(path: Path, gguf_file: str | None) -> None:
-    if not path.exists():
-        raise MetaAgentXError(f"there is no model at {path}: {how_to_get(path)}")
-    if gguf_file is not None:
-        if not (path / gguf_file).is_file():
-            raise MetaAgentXError(f"there is no file {gguf_file} in {path}")
-        return
-    if not (path / "config.json").is_file():
-        raise MetaAgentXError(
-            f"{path} is not a model directory: it has no config.json (a GGUF file is named with gguf_file)"
-        )
-    try:
-        json.loads((path / "config.json").read_text())
-    except ValueError as error:
-        raise MetaAgentXError(f"{path / 'config.json'} is not valid JSON: {error}") from error
-    _check_tokenizer(path)
-    for file in sorted(path.glob("*.safetensors")):
-        try:
-            with safe_open(file, "pt"):
-                pass
-        except SafetensorError as error:
-            raise MetaAgentXError(f"{file} is truncated or not a safetensors file ({error}): copy it again") from error
-
-
-def _check_tokenizer(path: Path) -> None:
-    """Without these files transformers says something else, or makes up a tokenizer that does not fit the weights."""
-    missing = [] if any((path / name).is_file() for name in VOCABULARY_FILES) else [VOCABULARY_FILES[0]]
-    missing += [] if (path / "tokenizer_config.json").is_file() else ["tokenizer_config.json"]
-    if missing:
-        raise MetaAgentXError(
-            f"the model directory {path} has no {' and no '.join(missing)}: copy the tokenizer's files from where the "
-            f"model comes from, for instance with `hf download NAME --local-dir {shlex.quote(str(path))}`"
-        )
-
-
-def _with_lora(module: Any, lora: LoraOptions, name: str) -> Any:
+def _add_lora(module: Any, lora: LoraOptions, name: str) -> Any:
     from peft import LoraConfig, PeftModel, get_peft_model
 
     targets = lora.targets if isinstance(lora.targets, str) else list(lora.targets)

@@ -1,4 +1,4 @@
-"""Small models to start from: Qwen3's architecture, tied embeddings, random weights, our own tokenizer.
+"""Creates small models to start from: Qwen3 architecture, tied embeddings, random weights, our own tokenizer.
 
 `new_model` writes a directory in Hugging Face format, the same bytes for the same preset and seed.
 """
@@ -9,23 +9,23 @@ from pathlib import Path
 
 import torch
 
+from ...atomic import follow_umask
 from ...errors import MetaAgentXError
-from ...runs.files import follow_umask
 from ..presets import PRESETS, check_preset
 from .vocabulary import train_tokenizer
 
 
 def new_model(path: Path, preset: str, seed: int = 0, texts: Sequence[str] = ()) -> int:
-    """Write a new model to a directory that is not there yet, and say how many parameters it has.
+    """Write a new model to a new or empty directory and return its number of parameters.
 
-    With texts its tokenizer is made for them, and may have fewer tokens than the preset says.
+    With `texts`, its tokenizer is trained on them, and may have fewer tokens than the preset's vocabulary.
     """
     from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
     from transformers.utils import logging as hf_logging
 
     check_preset(preset)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise MetaAgentXError(f"{path} is there already: remove it or choose another place")
+        raise MetaAgentXError(f"{path} already exists: remove it or choose another directory")
     shape = PRESETS[preset]
     tokenizer = train_tokenizer(shape.vocabulary, texts)
     config = Qwen3Config(
@@ -39,7 +39,7 @@ def new_model(path: Path, preset: str, seed: int = 0, texts: Sequence[str] = ())
         max_position_embeddings=shape.context,
         rope_parameters={"rope_type": "default", "rope_theta": shape.theta},
         tie_word_embeddings=True,
-        initializer_range=0.05,  # of narrow models; the usual 0.02 is for wide ones and makes these slow to start
+        initializer_range=0.05,  # the usual 0.02 is for wide models and makes narrow ones slow to start
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=None,

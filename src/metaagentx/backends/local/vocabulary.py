@@ -1,12 +1,11 @@
-"""The tokenizer of the embedded model: byte-level BPE, taught on our language and protocol.
+"""Trains the tokenizer of the models that `new_model` creates: byte-level BPE on our workflow language and protocol.
 
-Text that the protocol fixes (the instruction to agents, tags, the openings of scripts) is one token each, though not a
-special one: it decodes as the text it is. Digits stand alone, so that numbers are written digit by digit. The same
-vocabulary size gives the same bytes on every machine.
+Texts that the protocol fixes (the instruction to agents, tags, the first lines of scripts) are one token each, though
+not a special one: they decode as text. Digits are separate tokens. The same vocabulary size gives the same bytes on
+every machine.
 
-With texts to learn from, such as those of a cold start, what comes again and again in them (a whole line, the beginning
-or the end of one) is one token too, and letters stand alone like digits: a very small model cannot learn how words are
-spelt.
+Trained on other texts, such as those of a cold start, frequent phrases (a line, its start or its end) are one token
+too, and letters are separate tokens like digits: a very small model cannot learn how words are spelled.
 """
 
 import re
@@ -69,7 +68,7 @@ _FIXED = (
     "result = workflow.run(question)\nprint(result.content)\n",
 )
 
-# What agents write, beyond the manual: plain sentences of solutions and short programs.
+# Besides the manual: sentences of solutions and short programs, as agents write them.
 _SAMPLES = (
     "Let x be the number of apples. Then 2x + 3 = 17, so 2x = 14 and x = 7. The answer is \\boxed{7}.",
     "First we compute the sum: 12 + 35 = 47. Then we multiply by 3: 47 * 3 = 141. Therefore the total is 141.",
@@ -89,16 +88,16 @@ _SAMPLES = (
 
 
 def train_tokenizer(vocabulary: int, texts: Sequence[str] = ()) -> Any:
-    """A tokenizer of that many tokens (with texts: at most) as transformers uses it, with the chat template."""
+    """Return a transformers tokenizer of this many tokens (at most, with `texts`), with the chat template."""
     from transformers import PreTrainedTokenizerFast
 
     special = [PAD, END, *(f"<|{role}|>" for role in ROLES)]
-    smallest = len(special) + 256
-    fixed = list(dict.fromkeys([*_FIXED, *common_phrases(texts, vocabulary - smallest - len(_FIXED))]))
-    alone = pre_tokenizers.Split(Regex("[0-9A-Za-z]" if texts else r"\d"), "isolated")
+    max_phrases = vocabulary - len(special) - 256 - len(_FIXED)
+    fixed = list(dict.fromkeys([*_FIXED, *common_phrases(texts, max_phrases)]))
+    separate = pre_tokenizers.Split(Regex("[0-9A-Za-z]" if texts else r"\d"), "isolated")
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.Sequence(
-        [alone, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not texts)]
+        [separate, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not texts)]
     )
     bpe.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
@@ -108,7 +107,7 @@ def train_tokenizer(vocabulary: int, texts: Sequence[str] = ()) -> Any:
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    bpe.train_from_iterator(texts or _texts(), trainer)
+    bpe.train_from_iterator(texts or _default_texts(), trainer)
     bpe.add_tokens([AddedToken(text, normalized=False) for text in fixed])
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=bpe, eos_token=END, pad_token=PAD, additional_special_tokens=special[2:]
@@ -117,33 +116,33 @@ def train_tokenizer(vocabulary: int, texts: Sequence[str] = ()) -> Any:
     return tokenizer
 
 
-def common_phrases(texts: Sequence[str], most: int) -> list[str]:
-    """Lines, and beginnings and ends of lines, that one text in a hundred has; the most frequent first."""
-    enough = max(5, len(texts) // 100)
+def common_phrases(texts: Sequence[str], max_phrases: int) -> list[str]:
+    """Return lines, and starts and ends of lines, that occur once in a hundred texts; the longest times count first."""
+    min_count = max(5, len(texts) // 100)
     lines = Counter(line for text in texts for line in re.findall(r"[^\n]+\n?|\n", text))
-    found = Counter({line: count for line, count in lines.items() if count >= enough})
-    others = Counter({line: count for line, count in lines.items() if count < enough})
-    found |= _edges(others, enough, _beginnings)
-    found |= _edges(others, enough, _ends)
-    chosen = [phrase for phrase in found if len(phrase) > 3]
-    return sorted(chosen, key=lambda phrase: (-found[phrase] * len(phrase), phrase))[: max(0, most)]
+    counts = Counter({line: count for line, count in lines.items() if count >= min_count})
+    rare = Counter({line: count for line, count in lines.items() if count < min_count})
+    counts |= _common_edges(rare, min_count, _starts)
+    counts |= _common_edges(rare, min_count, _ends)
+    phrases = [phrase for phrase in counts if len(phrase) > 3]
+    return sorted(phrases, key=lambda phrase: (-counts[phrase] * len(phrase), phrase))[: max(0, max_phrases)]
 
 
-def _edges(lines: Counter[str], enough: int, edges_of: Callable[[str], Iterable[str]]) -> Counter[str]:
-    """Of each line the longest edge that is frequent."""
+def _common_edges(lines: Counter[str], min_count: int, edges_of: Callable[[str], Iterable[str]]) -> Counter[str]:
+    """Return the longest frequent start or end of each line, with the number of lines that have it."""
     counts: Counter[str] = Counter()
     for line, count in lines.items():
         for edge in edges_of(line):
             counts[edge] += count
     longest: Counter[str] = Counter()
     for line, count in lines.items():
-        frequent = [edge for edge in edges_of(line) if counts[edge] >= enough]
+        frequent = [edge for edge in edges_of(line) if counts[edge] >= min_count]
         if frequent:
             longest[max(frequent, key=len)] += count
     return longest
 
 
-def _beginnings(line: str) -> list[str]:
+def _starts(line: str) -> list[str]:
     return [line[: space.end()] for space in re.finditer(r"\s", line) if not re.search(r"\d", line[: space.end()])]
 
 
@@ -152,9 +151,9 @@ def _ends(line: str) -> list[str]:
     return [end for end in ends if not re.search(r"\d", end)]
 
 
-def _texts() -> Iterator[str]:
+def _default_texts() -> Iterator[str]:
     examples = Path(workflow.__file__).parent / "examples"
     yield language_manual()
-    for _ in range(4):  # scripts and solutions are what the model writes; the manual it only reads, if at all
+    for _ in range(4):  # the model writes scripts and solutions; it reads the manual at most
         yield from (file.read_text() for file in sorted(examples.glob("*.py")))
         yield from _SAMPLES

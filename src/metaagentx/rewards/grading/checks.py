@@ -1,8 +1,8 @@
-"""Assert-style tests, run apart from the solution: its functions and classes are stand-ins that relay to it.
+"""Assert-style tests, run apart from the solution: stand-ins for its functions and classes relay calls to it.
 
-A function's results are plain copies. An instance that the tests make themselves, `LRUCache(2)`, stays where the
-solution lives, and its methods are called there. Nothing else of the solution's has methods here, and no operator or
-comparison is ever decided by the solution: an object of its own must not be able to call itself equal.
+A function's results are plain copies. An instance that the tests make themselves, `LRUCache(2)`, stays in the
+solution's run, and its methods are called there. Nothing else of the solution has methods here, and the solution never
+decides an operator or comparison: its objects must not be able to call themselves equal.
 """
 
 import ast
@@ -16,30 +16,22 @@ import door
 
 from . import program, values
 
+# Made once and not in each run: copying would touch memory that the run shares with the fork server.
+_GIVEN_NAMES = frozenset(program.MODULES) | frozenset(dir(builtins))
 _CLASS_NAME = re.compile(r"[A-Z][a-zA-Z0-9]*")
 _ANNOTATIONS = (
-    "Any",
-    "Callable",
-    "Dict",
-    "Iterable",
-    "Iterator",
-    "List",
-    "Optional",
-    "Sequence",
-    "Set",
-    "Tuple",
-    "Union",
-)
-# Raised inside map() these would end it early, and with it the tests; an AssertionError is for the tests to raise.
+    "Any", "Callable", "Dict", "Iterable", "Iterator", "List", "Optional", "Sequence", "Set", "Tuple", "Union"
+)  # fmt: skip
+# Raised inside map() these would end it early, and the tests with it; only tests may raise AssertionError.
 _NOT_RELAYED = (StopIteration, StopAsyncIteration, AssertionError)
 
 
 class SolutionError(Exception):
-    """The solution raised, or is gone."""
+    """The solution raised, or its process has ended."""
 
 
 class Solution:
-    """The run that the solution lives in, as the tests see it."""
+    """The solution's run, as the tests see it."""
 
     def __init__(self) -> None:
         self._objects = values.Objects(step=1)
@@ -47,20 +39,20 @@ class Solution:
         self._asked = False
 
     def ask(self, request: dict[str, values.JSON], *arguments: object, **keywords: object) -> Any:
-        """Have something done in the solution's run; its result, with arguments that it changed in place changed."""
+        """Send a request to the solution's run; return the result and apply its in-place changes to the arguments."""
         request["arguments"] = values.pack((list(arguments), keywords), self._objects)
         if not self._asked:
-            request["first"] = self._asked = True  # whatever earlier tests left there is not ours
-        said = door.ask(request)
-        if "error" in said:
-            raise _solution_error(said)
-        if "method" in said:
+            request["first"] = self._asked = True  # drop what earlier tests left there
+        reply = door.ask(request)
+        if "error" in reply:
+            raise _solution_error(reply)
+        if "method" in reply:
             return self._method(request)
-        if "instance" in said:
-            result = self._instance(request["make"], said["instance"])
-            changed = values.unpack(said["parcel"], self._objects)
+        if "instance" in reply:
+            result = self._instance(request["make"], reply["instance"])
+            changed = values.unpack(reply["parcel"], self._objects)
         else:
-            result, changed = values.unpack(said["parcel"], self._objects)
+            result, changed = values.unpack(reply["parcel"], self._objects)
         changed_arguments, changed_keywords = changed
         for before, after in zip(arguments, changed_arguments, strict=True):
             _update(before, after)
@@ -69,11 +61,11 @@ class Solution:
         return result
 
     def function(self, name: str) -> Callable[..., object]:
-        """A function that has the solution's function of this name called."""
+        """Return a function that calls the solution's function of this name."""
         return lambda *arguments, **keywords: self.ask({"name": name}, *arguments, **keywords)
 
     def stand_in(self, name: str) -> Callable[..., object]:
-        """What stands for a name that the solution defines. By its name it is a class or a function."""
+        """Return the stand-in for a name that the solution defines, a class or a function by its spelling."""
         if not _CLASS_NAME.fullmatch(name):
             return self.function(name)
         if name not in self._classes:
@@ -98,7 +90,7 @@ class Solution:
 
 
 class _ClassStandIn(type):
-    """The class of the stand-ins for one of the solution's classes."""
+    """The metaclass of stand-ins for the solution's classes."""
 
     _solution: Solution
 
@@ -112,7 +104,7 @@ class _ClassStandIn(type):
 
 
 class _Instance:
-    """Stands for an instance that the tests have made. Its equality is identity: comparisons are not relayed."""
+    """Stands for an instance that the tests made. Its equality is identity: comparisons are not relayed."""
 
     _solution: Solution
     _number: int
@@ -156,22 +148,22 @@ class _Instance:
         return str(self._relay("__repr__"))
 
 
-def _solution_error(said: dict[str, values.JSON]) -> Exception:
-    """What the solution raised, of the same built-in type, so that tests can expect it."""
-    kind = getattr(builtins, str(said.get("type")), None)
+def _solution_error(reply: dict[str, values.JSON]) -> Exception:
+    """Return what the solution raised, of the same built-in type, so that tests can expect it."""
+    kind = getattr(builtins, str(reply.get("type")), None)
     if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, _NOT_RELAYED):
         try:
-            return kind(said["error"])
+            return kind(reply["error"])
         except TypeError:  # a type that takes other arguments, such as UnicodeDecodeError
             pass
-    return SolutionError(said["error"])
+    return SolutionError(reply["error"])
 
 
 def missing_names(source: str) -> set[str]:
-    """Names that the tests use and do not define: the solution's."""
+    """Return the names that the tests use and do not define: the solution's."""
     used: set[str] = set()
     called: set[str] = set()
-    defined = set(program.MODULES) | set(dir(builtins))
+    defined: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             called.add(node.func.id)
@@ -185,12 +177,12 @@ def missing_names(source: str) -> set[str]:
             defined.update((alias.asname or alias.name).partition(".")[0] for alias in node.names)
         elif isinstance(node, ast.ExceptHandler) and node.name:
             defined.add(node.name)
-    # A name of typing that is called is no annotation: a solution may have a class of that name.
-    return (used - defined - set(_ANNOTATIONS)) | (called - defined)
+    # A name of typing that is called is not an annotation: a solution may have a class of that name.
+    return ((used - defined - set(_ANNOTATIONS)) | (called - defined)) - _GIVEN_NAMES
 
 
 def _update(before: object, after: object) -> None:
-    """Let an argument that the solution changed in place be changed here too."""
+    """Apply a change that the solution made in place to an argument."""
     if type(before) is not type(after) or before is after:
         return
     if isinstance(before, list) and isinstance(after, list):
@@ -201,7 +193,7 @@ def _update(before: object, after: object) -> None:
 
 
 def run(source: str, entry_point: str) -> None:
-    """Execute the tests; answer True when they ran to their end."""
+    """Execute the tests; answer True if they ran to their end."""
     solution = Solution()
     scope: dict[str, object] = {name: getattr(typing, name) for name in _ANNOTATIONS}
     scope |= program.MODULES | {"__name__": "tests"}

@@ -1,9 +1,10 @@
-"""A solution that is called from outside: each ask hands over one result and brings the next call."""
+"""A solution that is called from outside: each `door.ask` sends one result and returns the next call."""
 
 import io
 import itertools
 import sys
 import traceback
+from collections import ChainMap
 from collections.abc import Callable
 from typing import Any
 
@@ -13,52 +14,53 @@ from . import program, values
 
 
 def serve_functions(source: str, entry_point: str) -> None:
-    """Answer calls of one function with plain JSON."""
+    """Serve calls of one function with plain JSON."""
     function = _find(program.define(source), entry_point)
-    said: values.JSON = {"ready": True}
+    reply: values.JSON = {"ready": True}
     while True:
-        call = door.ask(said)
+        call = door.ask(reply)
         try:
-            said = {"value": values.plain(function(*call["arguments"]))}
-        except Exception as error:  # noqa: BLE001 - the solution's own failure, which is what is asked for
-            said = {"error": _describe(error)}
+            reply = {"value": values.plain(function(*call["arguments"]))}
+        except Exception as error:  # noqa: BLE001 - the solution's own failure is a result
+            reply = {"error": _describe(error)}
 
 
 def _find(scope: dict[str, object], entry_point: str) -> Callable[..., object]:
-    """The function of this name; of a class of this name (Solution.method), the method of a fresh instance."""
+    """Return the function of this name; for Solution.method, the method of a fresh instance."""
     head, _, method = entry_point.partition(".")
     if not method and not _defined(scope, head) and isinstance(scope.get("Solution"), type):
         head, method = "Solution", entry_point
     if not _defined(scope, head):
         raise NameError(f"the solution does not define {head!r}")
-    found: Any = scope[head]
-    return getattr(found(), method) if method else found  # type: ignore[no-any-return]
+    target: Any = scope[head]
+    return getattr(target(), method) if method else target  # type: ignore[no-any-return]
 
 
 def _defined(scope: dict[str, object], name: str) -> bool:
-    """Whether the solution itself defines a name: what is in scope for its convenience solves nothing."""
-    return name in scope and scope[name] is not program.NAMES.get(name)
+    """Return whether the solution itself defines a name: names that are given to it do not count."""
+    return name in scope and scope[name] is not program.NAMES.get(name)  # also not by importing it
 
 
 def serve_calls(source: str) -> None:
-    """Answer calls of any function, class or method, with values of any type, and tell how arguments were changed."""
+    """Serve calls of any function, class or method, with values of any type, and report how arguments were changed."""
     scope = program.define(source)
     sys.stdin = io.StringIO()
     objects = _objects(scope)
-    said: values.JSON = {"ready": True}
+    reply: values.JSON = {"ready": True}
     while True:
-        call = door.ask(said)
+        call = door.ask(reply)
         if call.get("first"):
-            objects = _objects(scope)  # other tests begin: what they call by number is not what the last ones did
+            objects = _objects(scope)  # other tests begin, with numbers of their own for objects
         try:
-            said = _call(scope, call, objects)
-        except Exception as error:  # noqa: BLE001 - the solution's own failure, which is what is asked for
-            said = {"error": _describe(error), "type": type(error).__name__}
+            reply = _call(scope, call, objects)
+        except Exception as error:  # noqa: BLE001 - the solution's own failure is a result
+            reply = {"error": _describe(error), "type": type(error).__name__}
 
 
 def _objects(scope: dict[str, object]) -> values.Objects:
     objects = values.Objects(step=-1)
-    objects.classes.update((name, kind) for name, kind in scope.items() if isinstance(kind, type))
+    own = {name: kind for name, kind in scope.items() if isinstance(kind, type)}
+    objects.classes = ChainMap(own, program.CLASSES)
     return objects
 
 

@@ -1,18 +1,18 @@
-"""Python values as plain JSON and back, with their types, their sharing and their cycles.
+"""Serialize Python values as plain JSON and back, with types, shared references and cycles.
 
 A parcel is {"root": node, "heap": [[kind, payload], ...]}; a node is a scalar or {"ref": index into the heap}. Only
-built-in types travel, and objects as a class name with attributes. Unpacking makes plain built-ins whatever the parcel
-says, so that no value that comes back can be "equal" to anything by a method of its own.
+built-in types are sent, and objects as a class name with attributes. Unpacking makes plain built-ins whatever the
+parcel says, so that no returned value can be "equal" to anything by a method of its own.
 """
 
 import math
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, ItemsView, Iterator, KeysView, ValuesView
+from collections.abc import Callable, ItemsView, Iterator, KeysView, MutableMapping, ValuesView
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any, TypeAlias
 
-JSON: TypeAlias = Any  # as it comes off the door: everything is checked where it is used
+JSON: TypeAlias = Any  # as received: everything is checked where it is used
 MAX_ITEMS = 200_000
 MAX_DEPTH = 50
 _SEQUENCES: dict[str, Callable[[list[object]], object]] = {
@@ -45,7 +45,7 @@ class CannotTravel(TypeError):
 
 
 class Opaque:
-    """Stands for a value that stays where it is (a match, a function): equal to nothing, but true or false."""
+    """Stands for a value that is not sent (a match, a function): equal to nothing, but true or false."""
 
     def __init__(self, type_name: str, truth: bool) -> None:
         self._type_name, self._truth = type_name, truth
@@ -58,50 +58,50 @@ class Opaque:
 
 
 class Objects:
-    """The objects both sides know, by number."""
+    """The objects that both sides know, by number."""
 
     def __init__(self, step: int) -> None:
-        self._step = step  # 1 or -1, so that the two sides never give the same number
+        self._step = step  # 1 or -1, so that the two sides never assign the same number
         self._next = step
         self._numbers: dict[int, int] = {}
         self.known: dict[int, object] = {}
         self.instances: set[int] = set()
-        """Objects that the tests have made of the solution's classes: they travel as their number and nothing else."""
-        self.classes: dict[str, type] = {}
+        """Numbers of the objects that the tests made of the solution's classes: only their number is sent."""
+        self.classes: MutableMapping[str, type] = {}
 
     def number(self, value: object) -> int:
-        """The number of an object, new when it has none yet."""
+        """Return the number of an object, a new one if it has none."""
         if id(value) not in self._numbers:
             self.remember(self._next, value)
             self._next += self._step
         return self._numbers[id(value)]
 
     def remember(self, number: int, value: object) -> None:
-        """Both sides call this object by that number from now on."""
+        """Assign a number to an object."""
         self._numbers[id(value)] = number
         self.known[number] = value
         self.classes.setdefault(type(value).__name__, type(value))
 
     def add_instance(self, number: int, value: object) -> None:
-        """From now on an object travels as its number: its state lives in one place."""
+        """Assign a number to an object of which only the number is sent: its state lives on one side."""
         self._numbers[id(value)] = number
         self.known[number] = value
         self.instances.add(number)
 
     def make_instance(self, value: object) -> int:
-        """The number of an instance that is new to the other side."""
+        """Register an instance that is new to the other side; return its number."""
         number = self._numbers.get(id(value), self._next)
         self._next += self._step
         self.add_instance(number, value)
         return number
 
     def instance_number(self, value: object) -> int | None:
-        """The number of an object that travels as such."""
+        """Return the number of an object if only its number is sent, else None."""
         number = self._numbers.get(id(value))
         return number if number in self.instances else None
 
     def make(self, class_name: str) -> object:
-        """An object of a class of this name: the one this side knows, or an empty one."""
+        """Return an empty object of the class of this name that this side knows, or of a new class."""
         known: Any = self.classes.setdefault(class_name, type(class_name, (), {}))
         made: object = object.__new__(known)
         return made
@@ -112,12 +112,12 @@ class Packer:
 
     def __init__(self, objects: Objects) -> None:
         self._objects = objects
-        self._places: dict[int, int] = {}
+        self._indices: dict[int, int] = {}
         self._alive: list[object] = []
         self.heap: list[JSON] = []
 
     def pack(self, value: Any) -> JSON:
-        """The node of a value."""
+        """Return the node of a value."""
         kind = type(value)
         if value is None or kind is bool or kind is str:
             return value
@@ -125,16 +125,16 @@ class Packer:
             return value
         if kind is float and math.isfinite(value):
             return value
-        if id(value) not in self._places:
-            place = self._place(value)
-            self.heap[place] = self._compound(value)
-        return {"ref": self._places[id(value)]}
+        if id(value) not in self._indices:
+            index = self._reserve(value)
+            self.heap[index] = self._compound(value)
+        return {"ref": self._indices[id(value)]}
 
-    def _place(self, value: object) -> int:
+    def _reserve(self, value: object) -> int:
         if len(self.heap) >= MAX_ITEMS:
             raise CannotTravel("a value with too many parts")
-        self._places[id(value)] = len(self.heap)
-        self._alive.append(value)  # or its id might be given to another
+        self._indices[id(value)] = len(self.heap)
+        self._alive.append(value)  # otherwise its id might be reused
         self.heap.append(None)
         return len(self.heap) - 1
 
@@ -165,7 +165,7 @@ class Packer:
 
 
 def _scalar(value: complex | Decimal | Fraction | float | str) -> JSON:
-    """A number or text, perhaps of a type of the solution's own, as the built-in it is derived from."""
+    """Pack a number or text, perhaps of a class of the solution, as the built-in it is derived from."""
     if isinstance(value, str):
         return ["text", str.__str__(value)]
     if isinstance(value, int):
@@ -184,7 +184,7 @@ def _bounded(items: Iterator[Any]) -> Iterator[Any]:
 
 
 class Unpacker:
-    """Makes plain values of a parcel. Anything malformed raises; the caller treats it as a wrong value."""
+    """Makes plain values from a parcel. Anything malformed raises; the caller treats it as a wrong value."""
 
     def __init__(self, heap: list[JSON], objects: Objects) -> None:
         self._heap = heap
@@ -192,52 +192,52 @@ class Unpacker:
         self._made: dict[int, object] = {}
 
     def unpack(self, node: JSON) -> Any:
-        """The value of a node."""
+        """Return the value of a node."""
         if not isinstance(node, dict):
             if isinstance(node, list):
-                raise CannotTravel("a list where a node was due")
+                raise CannotTravel("a list instead of a node")
             return node
-        place = node["ref"]
-        if type(place) is not int or place < 0:
-            raise CannotTravel("not a place in the heap")
-        if place not in self._made:
-            kind, payload = self._heap[place]
-            self._make(place, kind, payload)
-        return self._made[place]
+        index = node["ref"]
+        if type(index) is not int or index < 0:
+            raise CannotTravel("not an index into the heap")
+        if index not in self._made:
+            kind, payload = self._heap[index]
+            self._make(index, kind, payload)
+        return self._made[index]
 
-    def _make(self, place: int, kind: str, payload: JSON) -> None:
+    def _make(self, index: int, kind: str, payload: JSON) -> None:
         if kind in _TEXTS:
-            self._made[place] = _TEXTS[kind](payload)
+            self._made[index] = _TEXTS[kind](payload)
         elif kind == "list":
             made: list[object] = []
-            self._made[place] = made
+            self._made[index] = made
             made.extend(self.unpack(item) for item in payload)
         elif kind in _SEQUENCES:
-            self._made[place] = _SEQUENCES[kind]([self.unpack(item) for item in payload])
+            self._made[index] = _SEQUENCES[kind]([self.unpack(item) for item in payload])
         elif kind == "dict" or kind in _MAPPINGS:
             mapping: dict[object, object] = {}
-            self._made[place] = mapping
+            self._made[index] = mapping
             mapping.update((self.unpack(key), self.unpack(value)) for key, value in payload)
             if kind in _MAPPINGS:
-                self._made[place] = _MAPPINGS[kind](mapping)
+                self._made[index] = _MAPPINGS[kind](mapping)
         elif kind == "object":
-            self._make_object(place, *payload)
+            self._make_object(index, *payload)
         elif kind == "instance":
             if payload not in self._objects.instances:
                 raise CannotTravel("no such instance")
-            self._made[place] = self._objects.known[payload]
+            self._made[index] = self._objects.known[payload]
         elif kind == "opaque":
-            self._made[place] = Opaque(*payload)
+            self._made[index] = Opaque(*payload)
         else:
             raise CannotTravel("no such kind of value")
 
-    def _make_object(self, place: int, number: JSON, class_name: JSON, attributes: JSON) -> None:
+    def _make_object(self, index: int, number: JSON, class_name: JSON, attributes: JSON) -> None:
         if type(number) is not int or type(class_name) is not str:
             raise CannotTravel("not an object")
         if number not in self._objects.known:
             self._objects.remember(number, self._objects.make(class_name))
         value = self._objects.known[number]
-        self._made[place] = value
+        self._made[index] = value
         for name, node in attributes:
             if type(name) is not str or name.startswith("__"):
                 raise CannotTravel("an attribute that does not travel")
@@ -245,19 +245,19 @@ class Unpacker:
 
 
 def pack(value: object, objects: Objects) -> JSON:
-    """A parcel with one value."""
+    """Return a parcel with one value."""
     packer = Packer(objects)
     root = packer.pack(value)
     return {"root": root, "heap": packer.heap}
 
 
 def unpack(parcel: JSON, objects: Objects) -> Any:
-    """The value in a parcel."""
+    """Return the value in a parcel."""
     return Unpacker(parcel["heap"], objects).unpack(parcel["root"])
 
 
 def plain(value: Any, depth: int = 0) -> JSON:
-    """A returned value as the JSON that function tests are written in: tuples become lists, keys become strings."""
+    """Return a value as the JSON that function tests are written in: tuples become lists, keys become strings."""
     if depth > MAX_DEPTH:
         raise CannotTravel("a value nested too deep")
     if value is None or type(value) is bool:
@@ -272,4 +272,4 @@ def plain(value: Any, depth: int = 0) -> JSON:
         return [plain(item, depth + 1) for item in value]
     if isinstance(value, dict):
         return {str(plain(key, depth + 1)): plain(item, depth + 1) for key, item in value.items()}
-    raise CannotTravel(f"a value of type {type(value).__name__} is no JSON")
+    raise CannotTravel(f"a value of type {type(value).__name__} is not JSON")

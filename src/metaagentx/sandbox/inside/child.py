@@ -1,8 +1,8 @@
-"""One run: lock the process down, then read the code, run it, and end.
+"""One run: lock the process down, then read the code, run it, and exit.
 
-The order is the contract. Before the child says it is ready it has its namespaces (made by the clone), its system-call
-filter, no capabilities and no descriptors but five, and is not dumpable. Only then is the code read. Descriptors: 0
-input (a file in memory), 1 output and 2 errors (files in memory that the fork server keeps), 3 and 4 the door.
+The order is a contract. Before the child reports that it is ready it has its namespaces (created by the clone), its
+seccomp filter, no capabilities and only five descriptors, and is not dumpable. Only then does it read the code.
+Descriptors: 0 stdin (a memfd), 1 stdout and 2 stderr (memfds that the fork server keeps), 3 and 4 the door.
 """
 
 import atexit
@@ -18,14 +18,14 @@ import sys
 import threading
 import traceback
 import types
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from . import door, kernel
 
 EXIT_SCRIPT_ERROR, EXIT_MEMORY = 1, 77
 FILE_NAME = "script.py"
-# The processor-time limit is not here: the server sets it, and code must not be able to lower it, because a run that is
-# killed below its limit counts as killed by the machine.
+# The CPU limit is not here: the server sets it, and code must not be able to lower it, because a run that is killed
+# below its limit counts as killed from outside.
 LIMITS = {
     "address_space_bytes": resource.RLIMIT_AS,
     "file_bytes": resource.RLIMIT_FSIZE,
@@ -36,13 +36,13 @@ _SHORT_OUTPUT_BYTES = 16 << 10
 
 
 def become_run(door_in: int, door_out: int, out: int, err: int, program: bytes | None, server: int) -> NoReturn:
-    """Called in the fresh child of `server`; never returns. `program` is the filter, None where nothing protects."""
+    """Turn a new child of `server` into a run; never returns. `program` is the filter, None in tier `none`."""
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() not in (0, server):  # 0 from within a pid namespace; another: the server died before this line
+        if os.getppid() not in (0, server):  # 0 in a pid namespace; another: the server has died
             os._exit(EXIT_SCRIPT_ERROR)
         arrange_descriptors(door_in, door_out, out, err)
         for which, value in (
@@ -58,33 +58,32 @@ def become_run(door_in: int, door_out: int, out: int, err: int, program: bytes |
             kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
             kernel.install_filter(program)
         door.write_frame({"ready": True})
-        rehearse()
+        prefault()
         job = door.read_frame()
-        assert isinstance(job, dict)
-        fill_standard_input(str(job["stdin"]))
+        fill_standard_input(job["stdin"])
         set_limits(job["limits"])
     except door.DoorClosed:
-        os._exit(0)  # the host let a waiting child go
-    except BaseException:  # noqa: BLE001 - whatever went wrong, no code may run in a half-locked process
+        os._exit(0)  # the host released a waiting child
+    except BaseException:  # noqa: BLE001 - whatever failed, no code may run in a half-locked process
         os.write(2, traceback.format_exc().encode())
         os._exit(EXIT_SCRIPT_ERROR)
     run_code(job)
 
 
-def rehearse() -> None:
-    """While no code is there yet, touch what running it will touch: the page faults are then behind us."""
+def prefault() -> None:
+    """Touch the memory that running code will touch, before the code arrives, so that the page faults are over."""
     if not select.select([door.READ_FD], [], [], 0)[0]:
         fill_standard_input("")
         random.seed(0)
         execute("pass", {})
         sys.stdout.flush()
-        door.decode(door.encode(last_words(0)))
+        door.decode(door.encode(exit_report(0)))
 
 
 def arrange_descriptors(door_in: int, door_out: int, out: int, err: int) -> None:
-    """Put every descriptor in its place and close all others, whichever numbers they arrived with."""
+    """Move every descriptor to its number and close all others, whichever numbers they arrived with."""
     empty_input = os.memfd_create("stdin", 0)
-    # First out of the way, then down in order: no move can overwrite one still to come.
+    # First to high numbers, then down in order, so that no move overwrites a descriptor that is still needed.
     high = [fcntl.fcntl(fd, fcntl.F_DUPFD, 16) for fd in (empty_input, out, err, door_in, door_out)]
     for target, fd in enumerate(high):
         os.dup2(fd, target)
@@ -92,25 +91,23 @@ def arrange_descriptors(door_in: int, door_out: int, out: int, err: int) -> None
 
 
 def open_streams() -> None:
-    """Called once in the server: its children inherit the objects and only change the descriptors below them."""
+    """Open the standard streams once in the server: its children inherit them and only change the descriptors."""
     sys.stdin = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
     sys.stdout = open(1, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
 
 
 def fill_standard_input(text: str) -> None:
-    """Make standard input a regular file with this text, read from its beginning."""
+    """Fill standard input, a regular file, with this text and rewind it."""
     data = memoryview(text.encode("utf-8", "surrogatepass"))
     while data:
         data = data[os.write(0, data) :]
     os.lseek(0, 0, os.SEEK_SET)
 
 
-def set_limits(limits: "door.JSON") -> None:
-    """Soft = hard: process 1 of a namespace ignores the warnings that soft limits send."""
-    assert isinstance(limits, dict)
+def set_limits(limits: dict[str, int]) -> None:
+    """Set soft and hard limits alike: process 1 of a pid namespace ignores the signals that soft limits send."""
     for name, value in limits.items():
-        assert isinstance(value, int)
         which = LIMITS[name]
         hard = resource.getrlimit(which)[1]
         if hard != resource.RLIM_INFINITY:
@@ -118,28 +115,26 @@ def set_limits(limits: "door.JSON") -> None:
         resource.setrlimit(which, (value, value))
 
 
-def run_code(job: "dict[str, door.JSON]") -> NoReturn:
-    """Execute the script as __main__ and end the process with the code Python would end with."""
-    inputs = job["inputs"]
-    assert isinstance(inputs, dict)
+def run_code(job: dict[str, Any]) -> NoReturn:
+    """Execute the script as __main__ and exit with the code that Python would exit with."""
     random.seed(0)
     sys.argv = [FILE_NAME]
     gc.enable()
     code = 0
     try:
-        execute(str(job["code"]), inputs)
+        execute(job["code"], job["inputs"])
     except SystemExit as stop:
         code = _exit_code(stop)
     except MemoryError:
         code = EXIT_MEMORY
-    except BaseException as error:  # noqa: BLE001 - the boundary: whatever a script raises is its own failure
+    except BaseException as error:  # noqa: BLE001 - whatever a script raises is its own failure
         code = EXIT_SCRIPT_ERROR
         _print_error(error)
-    end(code)
+    exit_process(code)
 
 
-def execute(source: str, inputs: "dict[str, door.JSON]") -> None:
-    """Run a script in a fresh __main__."""
+def execute(source: str, inputs: dict[str, Any]) -> None:
+    """Run a script in a new __main__."""
     main = types.ModuleType("__main__")
     main.__dict__.update(inputs)
     sys.modules["__main__"] = main
@@ -157,18 +152,18 @@ def _exit_code(stop: SystemExit) -> int:
 
 
 def _print_error(error: BaseException) -> None:
-    """The script's own part of the traceback, as Python would print it."""
+    """Print the script's own part of the traceback, as Python would."""
     try:
         trace = error.__traceback__
-        for _ in range(2):  # our own frames
+        for _ in range(2):  # the frames of this module
             trace = trace.tb_next if trace else None
         traceback.print_exception(type(error), error, trace)
-    except BaseException:  # noqa: BLE001 - an exception whose own text raises
+    except BaseException:  # noqa: BLE001 - an exception whose __str__ raises
         os.write(2, b"an exception that cannot be printed\n")
 
 
-def end(code: int) -> NoReturn:
-    """What the interpreter does at its end: wait for threads, exit functions, flush. Then tell the host and go."""
+def exit_process(code: int) -> NoReturn:
+    """Do what the interpreter does at its end (join threads, call exit functions, flush), then report and exit."""
     try:
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
@@ -177,20 +172,20 @@ def end(code: int) -> NoReturn:
     except BaseException:  # noqa: BLE001 - the script may have replaced any of these
         code = code or EXIT_SCRIPT_ERROR
     try:
-        door.write_frame(last_words(code))
+        door.write_frame(exit_report(code))
     finally:
         os._exit(code)
 
 
-def last_words(code: int) -> "dict[str, door.JSON]":
-    """Saves the host the wait for the process to be torn down. It is believed no more than an exit code is."""
+def exit_report(code: int) -> "dict[str, door.JSON]":
+    """Return the report that saves the host the wait for the teardown. It is trusted no more than an exit code."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
-    words: dict[str, door.JSON] = {
+    report: dict[str, door.JSON] = {
         "done": code,
         "memory": usage.ru_maxrss * 1024,
         "cpu": usage.ru_utime + usage.ru_stime,
     }
     stdout, stderr = (os.pread(fd, _SHORT_OUTPUT_BYTES, 0) for fd in (1, 2))
     if max(len(stdout), len(stderr)) < _SHORT_OUTPUT_BYTES:
-        words["stdout"], words["stderr"] = stdout.decode("utf-8", "replace"), stderr.decode("utf-8", "replace")
-    return words
+        report["stdout"], report["stderr"] = stdout.decode("utf-8", "replace"), stderr.decode("utf-8", "replace")
+    return report

@@ -1,7 +1,7 @@
-"""What a run is told about the machine it runs on. Imported before all else, so that nothing keeps the real name.
+"""Hides the name of the machine from runs. Imported before everything else, so that no module keeps the real name.
 
-The filter refuses uname(2), which would tell it in every tier. Python's own ways to ask are given the same answer on
-every machine instead, so that honest code (`platform.platform()`, `os.uname()`) goes on working.
+The seccomp filter denies uname(2) in every tier. Python's own functions return the same values on every machine
+instead, so that honest code (`platform.platform()`, `os.uname()`) keeps working.
 """
 
 import _socket
@@ -11,7 +11,7 @@ import socket
 
 
 def assume(uname: list[str]) -> None:
-    """Have Python give this answer to every question about the machine's name and kind."""
+    """Make Python report these values wherever it reports the name and kind of the machine."""
     result = os.uname_result(uname)
     for module in (os, posix):
         module.uname = lambda: result  # type: ignore[attr-defined]

@@ -1,20 +1,21 @@
-"""Stands in for `subprocess`: a Python program is run by the host in a sandboxed run of its own, nothing else is.
+"""Replaces `subprocess` in runs: the host runs a Python program in a sandboxed run of its own, and nothing else.
 
-`run`, `call`, `check_call` and `check_output` of [python, "-c", code] do what Python's own do: exit codes, errors, text
-and bytes, input, and where output goes. Shells, other programs and Popen are refused with the errors a script would see
-on a machine that does not have them. What differs: a program sees no environment and no directory, its standard input
-is empty unless it is given one, it has 10 seconds where no timeout is given, output that is not UTF-8 is replaced, and
-stderr=STDOUT puts what went to stderr behind the rest.
+`run`, `call`, `check_call` and `check_output` of [python, "-c", code] behave like Python's own: exit codes, exceptions,
+text and bytes, input, redirected output. Shells, other programs and Popen fail with the errors that a script would see
+on a machine without them. Differences: a program sees no environment and no directory, its standard input is empty by
+default, its timeout is 10 seconds by default, output that is not UTF-8 is replaced, and stderr=STDOUT puts standard
+error behind standard output.
 """
 
 import errno
 import os
-import signal
 from collections.abc import Mapping, Sequence
+from subprocess import DEVNULL, PIPE, STDOUT, CalledProcessError, CompletedProcess, TimeoutExpired
+from subprocess import SubprocessError as SubprocessError  # noqa: PLC0414 - for scripts
+from typing import Any
 
 from . import door
 
-PIPE, STDOUT, DEVNULL = -1, -2, -3
 _DEFAULT_TIMEOUT_SECONDS = 10.0
 _READ_BYTES = 1 << 16
 _POPEN_OPTIONS = {
@@ -25,80 +26,34 @@ _POPEN_OPTIONS = {
 _FLAGS = ("-u", "-I", "-S", "-B", "-E", "-s", "-O")
 
 
-class SubprocessError(Exception):
-    """Base of what this module raises."""
-
-
-class CalledProcessError(SubprocessError):
-    """A program whose exit code is checked returned a non-zero one."""
-
-    def __init__(self, returncode: int, cmd: object, output: object = None, stderr: object = None) -> None:
-        self.returncode, self.cmd, self.output, self.stdout, self.stderr = returncode, cmd, output, output, stderr
-
-    def __str__(self) -> str:
-        if self.returncode >= 0:
-            return f"Command '{self.cmd}' returned non-zero exit status {self.returncode}."
-        try:
-            return f"Command '{self.cmd}' died with {signal.Signals(-self.returncode)!r}."
-        except ValueError:
-            return f"Command '{self.cmd}' died with unknown signal {-self.returncode}."
-
-
-class TimeoutExpired(SubprocessError):
-    """A program did not end within its timeout."""
-
-    def __init__(self, cmd: object, timeout: float, output: object = None, stderr: object = None) -> None:
-        self.cmd, self.timeout, self.output, self.stdout, self.stderr = cmd, timeout, output, output, stderr
-
-    def __str__(self) -> str:
-        return f"Command '{self.cmd}' timed out after {self.timeout} seconds"
-
-
-class CompletedProcess:
-    """What is left of a program that has ended."""
-
-    def __init__(self, args: object, returncode: int, stdout: object = None, stderr: object = None) -> None:
-        self.args, self.returncode, self.stdout, self.stderr = args, returncode, stdout, stderr
-
-    def __repr__(self) -> str:
-        parts = [f"args={self.args!r}", f"returncode={self.returncode!r}"]
-        parts += [f"{name}={value!r}" for name, value in (("stdout", self.stdout), ("stderr", self.stderr)) if value]
-        return f"CompletedProcess({', '.join(parts)})"
-
-    def check_returncode(self) -> None:
-        """Raise CalledProcessError when the code is not zero."""
-        if self.returncode:
-            raise CalledProcessError(self.returncode, self.args, self.stdout, self.stderr)
-
-
 def run(
-    args: object,
+    args: Any,
     *,
     input: str | bytes | None = None,
     capture_output: bool = False,
     timeout: float | None = None,
     check: bool = False,
     **options: object,
-) -> CompletedProcess:
-    """Run a Python program in a sandboxed run of its own and wait for it."""
+) -> "CompletedProcess[Any]":
+    """Run a Python program and wait for it."""
     if input is not None and options.get("stdin") is not None:
         raise ValueError("stdin and input arguments may not both be used.")
     if capture_output:
         if options.get("stdout") is not None or options.get("stderr") is not None:
             raise ValueError("stdout and stderr arguments may not be used with capture_output.")
         options |= {"stdout": PIPE, "stderr": PIPE}
-    done = _run(args, input, timeout, options)
+    completed = _run(args, input, timeout, options)
     if check:
-        done.check_returncode()
-    return done
+        completed.check_returncode()
+    return completed
 
 
-def call(args: object, *, timeout: float | None = None, **options: object) -> int:
-    """Run a Python program and return its exit code, whatever it is."""
+def call(args: Any, *, timeout: float | None = None, **options: object) -> int:
+    """Run a Python program and return its exit code."""
     return _run(args, None, timeout, options).returncode
 
 
-def check_call(args: object, *, timeout: float | None = None, **options: object) -> int:
+def check_call(args: Any, *, timeout: float | None = None, **options: object) -> int:
     """Run a Python program; raise when it fails."""
     code = call(args, timeout=timeout, **options)
     if code:
@@ -106,23 +61,17 @@ def check_call(args: object, *, timeout: float | None = None, **options: object)
     return 0
 
 
-def check_output(
-    args: object, *, input: str | bytes | None = None, timeout: float | None = None, **options: object
-) -> object:
-    """Run a Python program and return what it printed; raise when it fails."""
+def check_output(args: Any, **options: Any) -> object:
+    """Run a Python program and return its output; raise when it fails."""
     for name in ("stdout", "check"):
         if name in options:
             raise ValueError(f"{name} argument not allowed, it will be overridden.")
-    if input is not None and options.get("stdin") is not None:
-        raise ValueError("stdin and input arguments may not both be used.")
-    done = _run(args, input, timeout, {**options, "stdout": PIPE})
-    done.check_returncode()
-    return done.stdout
+    return run(args, check=True, stdout=PIPE, **options).stdout
 
 
 def getstatusoutput(cmd: object, **options: object) -> tuple[int, str]:
     """Not available in the sandbox."""
-    raise PermissionError(errno.EPERM, "there is no shell in the sandbox")
+    raise PermissionError(errno.EPERM, "no shell in the sandbox")
 
 
 def getoutput(cmd: object, **options: object) -> str:
@@ -133,43 +82,43 @@ def getoutput(cmd: object, **options: object) -> str:
 class Popen:
     """Not available in the sandbox."""
 
-    def __init__(self, *args: object, **options: object) -> None:
+    def __init__(self, *args: Any, **options: object) -> None:
         raise PermissionError(errno.EPERM, "subprocess.Popen is not available in the sandbox; use subprocess.run")
 
 
 def _run(
-    args: object, given: str | bytes | None, timeout: float | None, options: Mapping[str, object]
-) -> CompletedProcess:
-    """One program to its end, its output where the options say."""
+    args: Any, given: str | bytes | None, timeout: float | None, options: Mapping[str, object]
+) -> "CompletedProcess[Any]":
+    """Run a program until it ends and redirect its output as the options say."""
     for name in options:
         if name not in _POPEN_OPTIONS:
             raise TypeError(f"Popen.__init__() got an unexpected keyword argument {name!r}")
     if options.get("shell"):
-        raise PermissionError(errno.EPERM, "there is no shell in the sandbox")
-    code, stdin = _program(args, _standard_input(given, options))
+        raise PermissionError(errno.EPERM, "no shell in the sandbox")
+    code, stdin = _parse_command(args, _standard_input(given, options))
     seconds = _DEFAULT_TIMEOUT_SECONDS if timeout is None else float(timeout)
-    outcome = door.ask({"kind": "python", "code": code, "stdin": stdin, "timeout": seconds})
-    if not isinstance(outcome, dict) or "error" in outcome:
-        raise OSError(errno.EAGAIN, str(outcome["error"]) if isinstance(outcome, dict) else "no such reply")
-    written, errors = str(outcome["stdout"]).encode(), str(outcome["stderr"]).encode()
+    reply = door.ask({"kind": "python", "code": code, "stdin": stdin, "timeout": seconds})
+    if not isinstance(reply, dict) or "error" in reply:
+        raise OSError(errno.EAGAIN, str(reply["error"]) if isinstance(reply, dict) else "malformed reply")
+    output, errors = str(reply["stdout"]).encode(), str(reply["stderr"]).encode()
     if options.get("stderr") == STDOUT:
-        written, errors = written + errors, b""
-    out = _deliver(written, options.get("stdout"), 1)
-    err = None if options.get("stderr") == STDOUT else _deliver(errors, options.get("stderr"), 2)
-    if outcome["timed_out"]:
+        output, errors = output + errors, b""
+    out = _redirect(output, options.get("stdout"), 1)
+    err = None if options.get("stderr") == STDOUT else _redirect(errors, options.get("stderr"), 2)
+    if reply["timed_out"]:
         raise TimeoutExpired(args, seconds if timeout is None else timeout, out or None, err or None)
-    returned = outcome["returncode"]
+    status = reply["returncode"]
     return CompletedProcess(
-        args, returned if isinstance(returned, int) else 1, _converted(out, options), _converted(err, options)
+        args, status if isinstance(status, int) else 1, _decode(out, options), _decode(err, options)
     )
 
 
-def _program(args: object, stdin: str) -> tuple[str, str]:
-    """The Python source that this command would run, and its standard input."""
+def _parse_command(args: Any, stdin: str) -> tuple[str, str]:
+    """Return the Python source that this command would run, and its standard input."""
     words = [args] if isinstance(args, str) else list(args) if isinstance(args, Sequence) else [str(args)]
     name = os.path.basename(str(words[0])) if words else ""
     if not name.startswith("python"):
-        raise FileNotFoundError(errno.ENOENT, "No such program in the sandbox (only python is)", name)
+        raise FileNotFoundError(errno.ENOENT, "No such program in the sandbox (only python)", name)
     rest = [str(word) for word in words[1:]]
     while rest and rest[0] in _FLAGS:
         del rest[0]
@@ -182,12 +131,12 @@ def _program(args: object, stdin: str) -> tuple[str, str]:
 
 
 def _standard_input(given: str | bytes | None, options: Mapping[str, object]) -> str:
-    """What the program reads: `input`, which is text or bytes as the other streams are, or what a file holds."""
+    """Return what the program reads: `input`, which must be text or bytes like the other streams, or a file."""
     stdin = options.get("stdin")
     if given is not None:
         if isinstance(given, str) is not _as_text(options):
             needed = "a str" if _as_text(options) else "a bytes-like object"
-            error = AttributeError if _as_text(options) else TypeError  # Python's own, whose words differ
+            error = AttributeError if _as_text(options) else TypeError  # the types that Python itself raises
             raise error(f"input: {needed} is required, not {type(given).__name__!r}")
         return given if isinstance(given, str) else bytes(given).decode("utf-8", "replace")
     if stdin is None or stdin in (PIPE, DEVNULL):
@@ -198,12 +147,12 @@ def _standard_input(given: str | bytes | None, options: Mapping[str, object]) ->
     return data.decode("utf-8", "replace")
 
 
-def _deliver(data: bytes, target: object, own: int) -> bytes | None:
-    """Output to where it goes: back to the caller, nowhere, or to a descriptor, the script's own by default."""
+def _redirect(data: bytes, target: object, default: int) -> bytes | None:
+    """Return output to the caller (PIPE), drop it, or write it to a descriptor, by default that of the script."""
     if target == PIPE:
         return data
     if target != DEVNULL:
-        descriptor = own if target is None else _descriptor(target)
+        descriptor = default if target is None else _descriptor(target)
         while data:
             data = data[os.write(descriptor, data) :]
     return None
@@ -217,7 +166,7 @@ def _as_text(options: Mapping[str, object]) -> bool:
     return any(options.get(name) for name in ("text", "encoding", "errors", "universal_newlines"))
 
 
-def _converted(data: bytes | None, options: Mapping[str, object]) -> str | bytes | None:
+def _decode(data: bytes | None, options: Mapping[str, object]) -> str | bytes | None:
     if data is None or not _as_text(options):
         return data
     text = data.decode(str(options.get("encoding") or "utf-8"), str(options.get("errors") or "strict"))

@@ -1,9 +1,9 @@
-"""Which system calls a run may make: one table by name, assembled into a seccomp filter.
+"""Which system calls a run may make: tables by name, assembled into a seccomp filter.
 
-Everything that is not listed fails with EPERM, so that an innocent program sees a PermissionError. What no innocent
-program asks for kills it (verdict `violation`). The decisive layer of the sandbox: no sockets, no processes, no
+Calls that are not listed fail with EPERM, so that an innocent program sees a PermissionError. Calls that no innocent
+program makes kill it (verdict `violation`). This is the decisive layer of the sandbox: no sockets, no processes, no
 signals, no files opened for writing, nothing that takes a process id, nothing that names the machine (uname), nothing
-exotic. Where a call does many things, its arguments are on a list as well.
+exotic. Where a call has many functions, its arguments are checked as well.
 """
 
 import errno
@@ -28,7 +28,7 @@ ALWAYS = {
     "rseq": (334, 293), "restart_syscall": (219, 128), "getcpu": (309, 168), "getrlimit": (97, 163),
 }  # fmt: skip
 
-# Looking at the file system: allowed where something else (a jail, Landlock) says which part of it.
+# Inspecting the file system: allowed where a jail or Landlock restricts what is visible.
 LOOKING = {
     "newfstatat": (262, 79), "stat": (4, -1), "lstat": (6, -1), "statx": (332, 291), "access": (21, -1),
     "faccessat": (269, 48), "faccessat2": (439, 439), "readlink": (89, -1), "readlinkat": (267, 78),
@@ -54,7 +54,7 @@ ALL_BITS = 0xFFFFFFFF
 # same on both machines; musl adds CLONE_DETACHED, which the kernel ignores.
 _GLIBC_THREAD, _MUSL_THREAD = 0x003D0F00, 0x007D0F00
 # MAP_SHARED, PRIVATE, DROPPABLE (glibc's getrandom), FIXED, ANONYMOUS, DENYWRITE and EXECUTABLE (the loader),
-# NORESERVE, POPULATE, STACK, FIXED_NOREPLACE. Never HUGETLB, whose pool is the machine's, LOCKED, GROWSDOWN or SYNC.
+# NORESERVE, POPULATE, STACK, FIXED_NOREPLACE. Never HUGETLB (a pool of the whole machine), LOCKED, GROWSDOWN or SYNC.
 _MAPPING = 0x1 | 0x2 | 0x8 | 0x10 | 0x20 | 0x800 | 0x1000 | 0x4000 | 0x8000 | 0x20000 | 0x100000
 _PROTECTION = 0x1 | 0x2 | 0x4 | 0x10  # PROT_READ, WRITE, EXEC, and BTI, with which an aarch64 loader maps code
 _FUTEX_FLAGS = 0x80 | 0x100  # FUTEX_PRIVATE, FUTEX_CLOCK_REALTIME
@@ -70,31 +70,31 @@ def _only_bits(argument: int, bits: int) -> Test:
     return argument, False, ALL_BITS & ~bits, 0
 
 
-# The clocks of the machine and one's own: 0 to 15. A negative number means the processor time of some other process.
+# The clocks of the machine and of the process itself: 0 to 15. Negative numbers are CPU clocks of other processes.
 _CLOCKS = [[_only_bits(0, 0xF)]]
 
-# name: (numbers, alternatives); a call passes when all tests of one alternative hold.
+# name: (numbers, alternatives); a call is allowed when all tests of one alternative hold.
 CONDITIONAL: dict[str, tuple[tuple[int, int], list[list[Test]]]] = {
-    # The kernel takes the low half only; nobody who makes a thread puts anything into the other.
+    # The kernel uses the low half only; no code that creates a thread sets the other.
     "clone": (
         (56, 220),
         [[(0, False, ALL_BITS, flags), (0, True, ALL_BITS, 0)] for flags in (_GLIBC_THREAD, _MUSL_THREAD)],
     ),
     # MADV_NORMAL, DONTNEED and FREE (allocators), GUARD_INSTALL and GUARD_REMOVE (thread stacks since glibc 2.42). Not
-    # the hints that an allocator may give and do without (HUGEPAGE, WILLNEED), and nothing that acts on the machine:
+    # the hints that an allocator can do without (HUGEPAGE, WILLNEED), and nothing that affects the machine:
     # HWPOISON, SOFT_OFFLINE, PAGEOUT, MERGEABLE.
     "madvise": ((28, 233), _argument_is(2, 0, 4, 8, 102, 103)),
     "mmap": ((9, 222), [[_only_bits(3, _MAPPING), _only_bits(2, _PROTECTION)]]),
     "mprotect": ((10, 226), [[_only_bits(2, _PROTECTION)]]),
     "mremap": ((25, 216), _argument_is(3, 0, 1)),  # in place or MREMAP_MAYMOVE: never FIXED or DONTUNMAP
-    # WAIT, WAKE, REQUEUE (musl), WAIT_BITSET, WAKE_BITSET. Never those that inherit priorities.
+    # WAIT, WAKE, REQUEUE (musl), WAIT_BITSET, WAKE_BITSET. Never those with priority inheritance.
     "futex": ((202, 98), _argument_is(1, 0, 1, 3, 9, 10, ignoring=_FUTEX_FLAGS)),
     # F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_DUPFD_CLOEXEC. Never F_SETOWN or F_SETSIG: with O_ASYNC they kill others.
     "fcntl": ((72, 25), _argument_is(1, 0, 1, 2, 3, 1030)),
     # TCGETS (isatty), FIOCLEX, FIONCLEX, FIONREAD. Never TIOCSTI, FIOSETOWN, FIOASYNC.
     "ioctl": ((16, 29), _argument_is(1, 0x5401, 0x5451, 0x5450, 0x541B)),
     "prctl": ((157, 167), _argument_is(0, 15)),  # PR_SET_NAME, which Python 3.14 calls for each thread
-    # One's own limits (pid 0): to read (no new ones), and to lower file size (1), threads (6) and memory (9).
+    # Limits of the process itself (pid 0): read them, and lower file size (1), threads (6) and memory (9).
     "prlimit64": (
         (302, 261),
         [
@@ -136,7 +136,7 @@ def _alternative(tests: list[Test]) -> bytes:
 
 
 def actions(machine: str, files: bool) -> dict[int, bytes]:
-    """What happens at each call that does not simply fail. Every piece of program ends in a return."""
+    """Return the program for each call that does not simply fail. Each of them ends in a return."""
     column = {"x86_64": 0, "aarch64": 1}[machine]
     table = {numbers[column]: _op(_RETURN, ALLOW) for numbers in (ALWAYS | (LOOKING if files else {})).values()}
     table |= {numbers[column]: _op(_RETURN, KILL) for numbers in NEVER_INNOCENT.values()}
@@ -148,8 +148,11 @@ def actions(machine: str, files: bool) -> dict[int, bytes]:
 
 
 def _search(ranges: list[tuple[int, bytes]]) -> bytes:
-    """A binary search for the last range that begins at or below the number. The kernel tries every number once when it
-    takes the filter: walking a list of 190 comparisons each time would cost half a millisecond in every child."""
+    """Return a binary search for the last range that begins at or below the number.
+
+    The kernel evaluates the filter for every number when it is installed: a list of 190 comparisons would cost half a
+    millisecond in every child.
+    """
     if len(ranges) == 1:
         return ranges[0][1]
     middle = len(ranges) // 2
@@ -158,10 +161,10 @@ def _search(ranges: list[tuple[int, bytes]]) -> bytes:
 
 
 def assemble(machine: str, files: bool) -> bytes:
-    """The filter for a machine. Without `files` nothing can be opened or looked at by path (tier T3)."""
+    """Return the filter for a machine. Without `files` no path can be opened or inspected (tier T3)."""
     program = _op(_LOAD, 4) + _op(_JUMP_EQUAL, _AUDIT_ARCH[machine], 1, 0) + _op(_RETURN, KILL) + _op(_LOAD, 0)
     table = actions(machine, files)
-    table[_X32] = _op(_RETURN, KILL)  # and everything above: the calls of 32-bit programs on a 64-bit machine
+    table[_X32] = _op(_RETURN, KILL)  # and everything above: the calls of x32 programs
     deny = _op(_RETURN, DENY)
     ranges = [(0, table.get(0, deny))]
     for number in sorted(table.keys() | {number + 1 for number in table}):

@@ -1,0 +1,188 @@
+"""The parts of the quickstart, from nothing to a trained system: cold start, stagewise RL, evaluation, report.
+
+Each part is complete before the next one starts, and a part that is complete is not repeated, so the same command
+resumes where it stopped. The same seed gives the same numbers.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from ..atomic import exclusive_lock, friendly_io_errors
+from ..backends.presets import PRESETS
+from ..coldstart.collect import TEACHER_ROLLOUT, CollectOptions
+from ..coldstart.demonstrations import read_rows, write_rows
+from ..coldstart.programmed_teacher import ERROR_RATE, TOOL_SKIP_RATE, ProgrammedTeacher
+from ..coldstart.sft import SftOptions, run_sft
+from ..config import Config, Recipe, load_recipe, portable, to_toml
+from ..config.bundled import is_bundled
+from ..config.toml import quote
+from ..evaluation.result import Evaluation
+from ..report import write_report
+from ..runs import Run, command, evaluation_directory
+from ..runs.work import check_same_settings
+from .assembly import collect_from_teacher, load_run_recipe, train_run
+from .evaluation_request import EvalRequest, evaluate_run
+from .preflight import RESUME_HINT, check_output_directory, prepare_tasks
+
+TEACHER_MIXTURE = (
+    "6*gym:products?min_digits=2&max_digits=2"
+    " + 6*gym:lcm?min_value=10&max_value=99"
+    " + 4*gym:spell_backward?min_word_len=3&max_word_len=4"
+    " + gym:number_sorting?min_numbers=3&max_numbers=3&min_decimals=0&max_decimals=0&min_value=0&max_value=9"
+)
+"""What the teacher solves: the recipe's families, with more tasks of the harder ones."""
+STUDENT_PRESET = "micro"
+
+
+@dataclass(frozen=True, slots=True)
+class QuickstartSize:
+    """How much of everything."""
+
+    teacher_tasks: int
+    test_tasks: int
+    """Tasks of each family from the test split, which no part has seen."""
+    sft: SftOptions
+
+
+FULL_SIZE = QuickstartSize(
+    teacher_tasks=5000,
+    test_tasks=40,
+    sft=SftOptions(
+        steps=2000, rows_per_step=32, designer_share=0.15, learning_rate=3e-3, warmup_steps=10, checkpoint_every=200
+    ),
+)
+SMALL = QuickstartSize(
+    teacher_tasks=24, test_tasks=2, sft=SftOptions(steps=6, rows_per_step=8, learning_rate=3e-3, warmup_steps=2)
+)
+"""Every part in half a minute: shows that everything works here, and learns nothing."""
+SMALL_OVERRIDES = (
+    *("steps=2", "tasks.per_step=2", "tasks.held_out=4", "evaluation.tasks=4", "evaluation.every=2"),
+    "stages=[{steps=1, designer=1e-4, epochs=2}, {steps=1, executor=1e-4, epochs=2}]",
+)
+"""Overrides of the recipe for `SMALL`."""
+
+
+class QuickstartPaths:
+    """The files and directories of the parts."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.settings = root / "settings.json"
+        self.batches = root / "teacher"
+        self.rows = root / "coldstart.jsonl"
+        self.student = root / "student"
+        """The model after its cold start, in Hugging Face format."""
+        self.run = root / "run"
+
+
+def cold_start_settings(size: QuickstartSize) -> dict[str, object]:
+    """Return what a cold start depends on, besides the recipe."""
+    return {
+        "tasks": TEACHER_MIXTURE,
+        "slips": ERROR_RATE,
+        "forgets": TOOL_SKIP_RATE,
+        "preset": PRESETS[STUDENT_PRESET],
+        "size": {"taught": size.teacher_tasks, "sft": asdict(size.sft), "tested": size.test_tasks},
+    }
+
+
+async def cold_start(config: Config, paths: QuickstartPaths, size: QuickstartSize) -> None:
+    """Collect demonstrations of the programmed teacher, and fine-tune a new small model on them."""
+    with friendly_io_errors(str(paths.root), RESUME_HINT):
+        if not paths.rows.exists():
+            options = CollectOptions(
+                tasks=TEACHER_MIXTURE, seed=config.seed, count=size.teacher_tasks, teacher="programmed", manual=False
+            )
+            tasks = config.tasks.model_copy(update={"train": TEACHER_MIXTURE})
+            rollout = config.rollout.model_copy(update=TEACHER_ROLLOUT)
+            teacher_config = config.model_copy(update={"tasks": tasks, "rollout": rollout})
+            rows, _ = await collect_from_teacher(teacher_config, ProgrammedTeacher(), options, paths.batches)
+            write_rows(paths.rows, rows)
+        if not paths.student.exists():
+            sft = replace(size.sft, seed=config.seed, threads=config.model.threads)
+            await run_sft(read_rows(paths.rows), f"preset:{STUDENT_PRESET}", paths.student, sft, paths.root)
+
+
+async def reinforce(config: Config, paths: QuickstartPaths, recipe: str) -> Run:
+    """Train with the recipe of this name, from where the run stands."""
+    if (paths.run / "run.json").exists():
+        run = Run.resume(paths.run)
+        config = load_run_recipe(run, [f"model.path={quote(config.model.path)}"]).config
+    else:
+        run = Run.create(paths.run, to_toml(portable(config, paths.run)), recipe)
+    await train_run(run, config)
+    return run
+
+
+async def evaluate_quickstart(paths: QuickstartPaths, tested: int) -> Evaluation:
+    """Evaluate the run, the cold start, fixed designs and single agents on tasks that no part has seen."""
+    request = EvalRequest(paths.run, initial_model=paths.student, split="test", limit=tested, checkpoint="last")
+    return (await evaluate_run(request)).evaluation
+
+
+async def run_quickstart(
+    recipe: Path, root: Path, overrides: Sequence[str], echo: Callable[[str], None], size: QuickstartSize = FULL_SIZE
+) -> Evaluation:
+    """Run all parts and return the evaluation; `echo` prints a line."""
+    paths = QuickstartPaths(root)
+    loaded = load_recipe(recipe, [*overrides, f"model.path={quote(str(paths.student))}"])
+    check_output_directory(root, "choose another directory with --dir")
+    await prepare_tasks(loaded.config)
+    with exclusive_lock(root):
+        return await _run_parts(loaded, paths, echo, size)
+
+
+async def _run_parts(
+    loaded: Recipe, paths: QuickstartPaths, echo: Callable[[str], None], size: QuickstartSize
+) -> Evaluation:
+    recipe, config = loaded.file, loaded.config
+    # The model's path is left out: the directory may be moved, or given by another path.
+    written = loaded.written.model_dump(mode="json", exclude={"model": {"path"}})
+    done = [*paths.batches.glob("*.jsonl"), paths.rows, paths.student, paths.run]
+    check_same_settings(paths.settings, {**written, "cold start": cold_start_settings(size)}, "--dir", done)
+    start = time.monotonic()
+    echo("1 of 4  cold start: a programmed teacher solves tasks, and a new small model is fine-tuned on them")
+    await cold_start(config, paths, size)
+    echo("2 of 4  reinforcement learning: Designer and Executor learn in turn from their own rollouts")
+    run = await reinforce(config, paths, recipe.stem)
+    echo("3 of 4  evaluation: every method on the same unseen tasks with the same seeds")
+    evaluation = await evaluate_quickstart(paths, size.test_tasks)
+    echo("4 of 4  report")
+    report = write_report(run.directory)
+    echo("")
+    for line in summarize(evaluation, size.test_tasks):
+        echo(line)
+    echo(f"Report: {report}")
+    echo(f"Done in {(time.monotonic() - start) / 60:.1f} minutes. Try next:")
+    rates = ", ".join(f"{role}={rate:g}" for stage in config.stages for role, rate in stage.learning_rates.items())
+    more = evaluation_directory(run.directory, run.next_step).with_name("more")
+    echo(f"  {command('eval', run.directory, '--split', 'test', '--limit', 100, '--samples', 4, '--out', more)}")
+    overrides = (f"model.path={quote(str(paths.student))}", f"stages=[{{steps=1, {rates}, epochs=3}}]")
+    name = recipe.stem if is_bundled(recipe) else recipe
+    sets = [word for override in overrides for word in ("--set", override)]
+    echo(f"  {command('train', name, '--run', 'runs/joint', *sets)}")
+    echo("  write a recipe for your own tasks: docs/tasks.md, docs/config.md")
+    return evaluation
+
+
+def summarize(evaluation: Evaluation, test_tasks: int) -> list[str]:
+    """Return the results in a few lines: what each method solves, what each role gained, which designs are written."""
+    lines = [f"Share of {len(evaluation.sets)} x {test_tasks} unseen tasks solved, with 95 % intervals:"]
+    for row in evaluation.overall.rows:
+        lines.append(f"  {row.method:26} {row.average:6.1%}  ({row.low:.0%} to {row.high:.0%})")
+    if grid := evaluation.overall.grid:
+        start = grid["old designs"]["old executor"].average
+        for role, cell, other in (
+            ("Designer", grid["new designs"]["old executor"], "Executor"),
+            ("Executor", grid["old designs"]["new executor"], "Designer"),
+        ):
+            points = f"{100 * (cell.average - start):+z.1f} points"
+            lines.append(f"What the {role} has learned is worth {points} with the initial {other}.")
+    lines.append("The designs it writes now:")
+    for name, part in evaluation.sets.items():
+        shares = next(row.patterns for row in part.rows if row.method == evaluation.against)
+        kinds = ", ".join(f"{share:.0%} {kind}" for kind, share in sorted(shares.items(), key=lambda kind: -kind[1]))
+        lines.append(f"  {name:26} {kinds}")
+    return lines

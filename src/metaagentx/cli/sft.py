@@ -1,0 +1,44 @@
+"""`metaagentx sft`: supervised fine-tuning of both roles on demonstrations."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from . import interrupts
+
+
+def sft(  # noqa: PLR0913, PLR0917  options of a command
+    rows: Annotated[Path, typer.Argument(help="Demonstrations as JSON Lines, as coldstart writes them.")],
+    model: Annotated[str, typer.Option(help="Model directory, or a preset such as preset:micro for a new model.")],
+    out: Annotated[Path, typer.Option(help="Directory for the fine-tuned model, in Hugging Face format.")],
+    steps: Annotated[int, typer.Option(help="Optimizer steps.", min=1)] = 200,
+    rows_per_step: Annotated[int, typer.Option(help="Batch size.", min=1)] = 64,
+    learning_rate: Annotated[float, typer.Option(help="Peak learning rate.")] = 1e-5,
+    designer_share: Annotated[float, typer.Option(help="Designer's share of a batch.", min=0.0, max=1.0)] = 0.5,
+    seed: Annotated[int, typer.Option(help="Seed of the order of rows and of a new model's weights.")] = 0,
+) -> None:
+    """Fine-tune both roles on shared weights, with loss on the replies only. Resumes where it stopped."""
+    from ..atomic import exclusive_lock, friendly_io_errors
+    from ..coldstart.demonstrations import read_rows
+    from ..coldstart.sft import SftOptions, run_sft, sft_settings
+    from ..runs.work import check_same_settings
+    from .preflight import RESUME_HINT, check_model_setting, check_new
+
+    check_new(out)
+    check_model_setting(model)
+    demonstrations = read_rows(rows)
+    options = SftOptions(
+        steps=steps,
+        rows_per_step=rows_per_step,
+        designer_share=designer_share,
+        learning_rate=learning_rate,
+        warmup_steps=min(10, steps),
+        seed=seed,
+    )
+    work = out.with_name(f"{out.name}.work")
+    with exclusive_lock(work), friendly_io_errors(str(work), RESUME_HINT):
+        settings = sft_settings(demonstrations, model, options)
+        check_same_settings(work / "settings.json", settings, "--out", [work / "new", work / "sft" / "state.json"])
+        losses = interrupts.run(run_sft(demonstrations, model, out, options, work))
+    typer.echo(f"{out}: loss {losses[0]:.3f} at the first step, {losses[-1]:.3f} at the last, {len(losses)} steps")

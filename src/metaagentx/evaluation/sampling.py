@@ -1,0 +1,104 @@
+"""The evaluator: samples of tasks, each a design, its execution and its grade.
+
+Held-out measurement during training and `metaagentx eval` both sample here. What is drawn for a sample depends on the
+seed path of its task and on the numbers of sample and vote, never on the method or on the order of work. Programs have
+to pass all tests.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple, TypeAlias
+
+from ..errors import MetaAgentXError
+from ..rollout.designer import write_script
+from ..rollout.sampling import seed_of
+from ..rollout.tree import Resources, RolloutOptions, execute, gather
+from ..types import Call, Design, Execution, Role, Task
+from .methods import Method
+from .outcomes import Outcome
+
+SeedPath: TypeAlias = tuple[object, ...]
+
+
+class SampleKey(NamedTuple):
+    """Identifies a sample: the index of its task, its number, and the number of the vote."""
+
+    task: int
+    sample: int
+    vote: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluator:
+    """Samples methods on tasks."""
+
+    resources: Resources
+    options: RolloutOptions
+    """Limits and retries. Its numbers of designs and executions are not used."""
+    at_once: int
+    """Samples in progress at the same time; executions are also bounded by `Resources.in_flight`."""
+
+    async def run(
+        self,
+        method: Method,
+        tasks: Sequence[tuple[Task, SeedPath]],
+        keys: Sequence[SampleKey],
+        on_outcome: Callable[[Outcome], None],
+    ) -> str:
+        """Sample every key and report each outcome. Return the message of the first infrastructure fault, or ""."""
+        waiting, first_infra_message = iter(keys), ""
+
+        async def work() -> None:
+            nonlocal first_infra_message
+            for key in waiting:
+                design, execution = await self._sample(method, *tasks[key.task], key)
+                fault = execution.fault if execution else design.fault
+                if fault is not None and fault.infra:
+                    first_infra_message = first_infra_message or fault.message
+                on_outcome(_outcome(tasks[key.task][0], key, design, execution))
+
+        await gather(work() for _ in range(min(self.at_once, len(keys))))
+        return first_infra_message
+
+    async def _sample(
+        self, method: Method, task: Task, seed_path: SeedPath, key: SampleKey
+    ) -> tuple[Design, Execution | None]:
+        options, path = replace(self.options, strict=True), (*seed_path, key.sample)
+        if method.designer is not None:
+            design = await write_script(task, method.designer, seed_of(*path), options.manual, options.rollout.calls)
+        else:
+            assert method.script is not None
+            design = Design(Call(Role.DESIGNER, "", (), ""), method.script)
+        if design.script is None or design.fault is not None:
+            return design, None
+        shared = replace(self.resources, samplers={Role.EXECUTOR: method.executor})
+        return design, await execute(design.script, task, shared, options, (*path, key.vote))
+
+
+def check_judged(what: str, outcomes: Sequence[Outcome], first_infra_message: str) -> None:
+    """Raise where infrastructure faults left nothing to judge."""
+    if not any(outcome.judged for outcome in outcomes):
+        raise MetaAgentXError(f"{what}: every sample failed with an infrastructure fault; first: {first_infra_message}")
+
+
+def _outcome(task: Task, key: SampleKey, design: Design, execution: Execution | None) -> Outcome:
+    calls = [design.call] if design.call.tokens else []  # a fixed script and a backend that failed have no tokens
+    seconds = design.call.seconds
+    fault, reward, answer, pattern = design.fault, None, None, ""
+    if execution is not None:
+        calls += execution.calls
+        seconds += execution.seconds
+        fault, reward, answer = execution.fault, execution.reward, execution.answer
+        pattern = execution.structure.pattern if execution.structure else ""
+    return Outcome(
+        task=task.id,
+        sample=key.sample,
+        vote=key.vote,
+        solved=reward is not None and reward.solved,
+        tokens=sum(call.tokens for call in calls),
+        calls=len(calls),
+        seconds=round(seconds, 4),
+        fault="" if fault is None else fault.kind,
+        pattern=pattern,
+        answer=answer,
+    )

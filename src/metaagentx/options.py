@@ -1,0 +1,101 @@
+"""The recipe sections that backends take, and what every section of a recipe is built from.
+
+A section of a recipe is the options object of the part that it configures: each option has one definition, one default
+and one range. `Config` in `metaagentx.config` puts the sections together. The sections here are defined below `policy`
+and `backends`, which may not import `config`.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+PRESET = "preset:"
+
+# Upper bounds are far above any use: a typing error must not end in a crash or in a run without an end.
+Count = Annotated[int, Field(ge=1, le=10**9)]
+Natural = Annotated[int, Field(ge=0, le=10**9)]
+Batch = Annotated[int, Field(ge=1, le=10**5)]
+Positive = Annotated[float, Field(gt=0)]
+NonNegative = Annotated[float, Field(ge=0)]
+Decay = Annotated[float, Field(ge=0, lt=1)]
+Text = Annotated[str, Field(min_length=1)]
+# Without the validator, pydantic takes 0 for false.
+Off = Annotated[Literal[False], BeforeValidator(lambda value: value if isinstance(value, bool) else None)]
+
+
+class Section(BaseModel):
+    """Base of all sections: immutable, with no other keys, and without conversions between types."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, strict=True, allow_inf_nan=False
+    )
+
+
+class ModelConfig(Section):
+    """The language model, and how the two roles share it."""
+
+    path: Text
+    """Directory of a model in Hugging Face format, relative to the recipe, or `preset:tiny` for a new small model."""
+    gguf_file: Text | None = None
+    """Name of the file in that directory, if the weights are in GGUF format."""
+    sharing: Literal["shared", "lora", "separate"] = "shared"
+    """`shared`: both roles use one set of weights. `lora`: one base with a LoRA for each role. `separate`: a model
+    for each role."""
+    lora_rank: Annotated[int, Field(ge=0, le=65536)] = 0
+    """Rank of the LoRA; 0 trains the full weights."""
+    device: Text | None = None
+    """Torch device, such as `cuda:0`. Not set: the GPU if there is one, else the CPU."""
+    threads: Annotated[int, Field(ge=0, le=1024)] = 0
+    """CPU threads of the model; 0 uses all cores."""
+    max_batch: Batch = 128
+    """Maximum number of replies decoded at once."""
+    kv_budget_tokens: Count | None = None
+    """Maximum number of positions in the KV cache. Not set: as many as fit in 1 GiB, at least one full context."""
+    deterministic: bool = False
+    """Make runs with the same seed equal bit for bit."""
+    compiled: bool | Literal["auto"] = "auto"
+    """Compile the decoding step (Qwen3 and Llama, with or without LoRA). `auto`: as soon as it pays; true: at once,
+    and fail if that is impossible."""
+
+    @property
+    def preset(self) -> str | None:
+        """The preset that `path` names, or None for a directory."""
+        return self.path.removeprefix(PRESET) if self.path.startswith(PRESET) else None
+
+
+class LossConfig(Section):
+    """The policy loss. The defaults are the paper's: clipped ratio, token mean, no KL term."""
+
+    clip_low: Annotated[float, Field(gt=0, le=1)] = 0.2
+    """How far the ratio may fall below 1."""
+    clip_high: Positive = 0.2
+    """How far the ratio may rise above 1. Larger than `clip_low`: clip-higher, as in DAPO."""
+    dual_clip: Annotated[float, Field(gt=1)] | Off = 3.0
+    """Upper bound on the ratio of a token with a negative advantage; false disables it."""
+    normalize: Literal["token", "sequence", "constant"] = "token"
+    """Mean over all tokens, mean of sequence means, or a sum divided by `constant` (Dr.GRPO)."""
+    constant: Positive = 1.0
+    """Divisor of the sum with `normalize = "constant"`."""
+    sequence_ratio: bool = False
+    """Use one ratio for a whole sequence, the geometric mean of its tokens' ratios (GSPO)."""
+    kl: NonNegative = 0.0
+    """Weight of the KL divergence from the model at `model.path`. Above 0 that model is kept in memory as well."""
+    truncate_ratio: Positive | None = None
+    """Truncated importance sampling: if another engine sampled, weight tokens by min(ratio to that engine, this)."""
+
+
+class OptimizerConfig(Section):
+    """AdamW, and how the data of a step reach it. Learning rates are set in the stages."""
+
+    gradient_clip: Positive = 1.0
+    """Maximum norm of a step's gradient."""
+    weight_decay: NonNegative = 0.0
+    """Decoupled weight decay."""
+    beta1: Decay = 0.9
+    """Decay of the first moment."""
+    beta2: Decay = 0.999
+    """Decay of the second moment."""
+    token_budget: Count = 8192
+    """Maximum number of tokens in a micro-batch. Halved for the rest of the run when memory runs out."""
+    updates_per_step: Batch = 1
+    """Number of optimizer steps that the data of a training step are split into."""

@@ -1,0 +1,1 @@
+"""What a task becomes: designs, executions and their rewards (task -> Rollout)."""

@@ -1,0 +1,293 @@
+"""Script to Execution: the script runs in the sandbox, its agents' calls go to the Executor, its answer is checked.
+
+The answer leaves the sandbox as a typed value that names the call it came from. The host keeps every call and trusts
+only what it can check: an answer that differs from what that call wrote is hard-coded, and one that the script wrote
+into a prompt before any agent had said it is fed. Both are faults. An assistant message must be an earlier reply, word
+for word.
+"""
+
+import asyncio
+import sys
+import time
+from collections.abc import Sequence
+
+from ..config import RolloutConfig
+from ..policy import ContextOverflow
+from ..provenance import accept_programs, final_answer, find_fed
+from ..sandbox import (
+    JSON,
+    BudgetExceeded,
+    Infra,
+    Limits,
+    ProtocolViolation,
+    Result,
+    Sandbox,
+    SandboxUnavailable,
+    Verdict,
+)
+from ..types import Call, Execution, Fault, FinalAnswer, ProgramOutput, Task
+from ..workflow.structure import CALLS_INPUT, MAX_REPORTS, TOO_LARGE, Structure, join_structures, parse_structure
+from .sampling import Chat, RoleSampler, SamplingFailed, seed_of
+
+_ASKS_PER_CALL = 4
+_LOG_CHARACTERS = 10_000
+_MADE_UP_CHARACTERS = 20_000
+"""What is kept of an answer that the script made up: parsing it takes time of the host."""
+_GRACE_SECONDS = 90.0
+"""Time for the sandbox to end a run by itself, or to find that memory is short."""
+_ENDS: dict[str, type[Exception]] = {"infra": Infra, "protocol": ProtocolViolation}
+"""The exception by which the fault of a call ends the run; for any other kind it is BudgetExceeded."""
+
+
+async def run_script(
+    script: str,
+    task: Task,
+    sampler: RoleSampler,
+    sandbox: Sandbox,
+    limits: RolloutConfig,
+    seed_path: Sequence[object],
+) -> Execution:
+    """Run a script once. The seeds of its calls are derived from `seed_path`.
+
+    When the sandbox fails, the script is run again, at most `limits.retries` times. A call that failed has been retried
+    by its sampler, and a timeout is final. The execution ends at the latest `_GRACE_SECONDS` after its limit.
+    """
+    started = time.perf_counter()
+    deadline = started + limits.execution_seconds
+    for _ in range(limits.retries + 1):
+        asks = _Asks(sampler, limits, seed_path)
+        execution = await _run_once(script, task, sandbox, asks, deadline)
+        failed = execution.fault is not None and execution.fault.infra and asks.first_fault() is None
+        if not failed or time.perf_counter() >= deadline:
+            break
+    execution.seconds = time.perf_counter() - started
+    return execution
+
+
+async def _run_once(script: str, task: Task, sandbox: Sandbox, asks: "_Asks", deadline: float) -> Execution:
+    limits = asks.limits
+    try:
+        async with asyncio.timeout(deadline + _GRACE_SECONDS - time.perf_counter()):
+            result = await sandbox.run(
+                script,
+                inputs={"question": task.question, CALLS_INPUT: limits.calls},
+                limits=_sandbox_limits(limits, deadline - time.perf_counter()),
+                on_ask=asks.reply_to,
+                on_program=asks.record_program,
+            )
+            late = await asks.wait_for_calls(deadline)
+        return _build_execution(result, asks, task.question, late)
+    except SandboxUnavailable as error:
+        return Execution(asks.calls(), fault=Fault("infra", str(error)))
+    except TimeoutError:
+        waited = limits.execution_seconds + _GRACE_SECONDS
+        return Execution(asks.calls(), fault=Fault("infra", f"the sandbox did not end a run within {waited:g} s"))
+    finally:
+        asks.cancel()
+
+
+def _sandbox_limits(limits: RolloutConfig, seconds: float) -> Limits:
+    """Return the limits that the sandbox enforces, for a run that has this much time left."""
+    return Limits(
+        cpu_seconds=limits.cpu_seconds,
+        asks=max(256, _ASKS_PER_CALL * limits.calls),
+        idle_seconds=limits.evidence_seconds,
+        total_seconds=seconds,
+    )
+
+
+class _Asks:
+    """Answers the model calls that one script asks for and keeps the replies by the number of the call."""
+
+    def __init__(self, sampler: RoleSampler, limits: RolloutConfig, seed_path: Sequence[object]) -> None:
+        self.replies: dict[int, Call | Fault] = {}
+        self._sampler = sampler
+        self.limits = limits
+        self._seed_path = seed_path
+        self._asked = 0
+        self._tokens = 0
+        self._sampling: dict[int, asyncio.Task[Call | Fault]] = {}
+        self._started: dict[int, float] = {}
+        self._programs: list[tuple[str, str, str]] = []
+        self._reports: dict[int, Structure | None] = {}
+
+    async def reply_to(self, body: JSON) -> JSON:
+        """Return the reply to one ask of the script."""
+        model_call = _parse_ask(body)
+        if model_call is None:
+            return {
+                "error": "a model call has an agent and messages, each with a role and a content: a system message or "
+                "none, then user and assistant in turn, the user last"
+            }
+        if self._asked >= self.limits.calls:
+            raise BudgetExceeded(f"more than {self.limits.calls} model calls")
+        number = self._asked
+        self._asked += 1
+        if isinstance(body, dict) and "structure" in body and len(self._reports) < MAX_REPORTS:
+            self._reports[number] = parse_structure(body["structure"])
+        # A call that was started is finished even if the script ends meanwhile: which calls an execution has must
+        # not depend on timing.
+        sampling = asyncio.create_task(self._sample(number, *model_call))
+        self._sampling[number] = sampling
+        self._started[number] = time.perf_counter()
+        reply = await asyncio.shield(sampling)
+        if isinstance(reply, Fault):
+            raise _ENDS.get(reply.kind, BudgetExceeded)(reply.message)
+        if self._tokens > self.limits.tokens:
+            raise BudgetExceeded(self._too_many_tokens().message)
+        return {"text": reply.text, "call": number}
+
+    async def _sample(self, number: int, agent: str, messages: Chat) -> Call | Fault:
+        if not await self._repeats_replies(number, messages):
+            reply: Call | Fault = Fault("protocol", "an assistant turn that is not an earlier reply of this execution")
+            self.replies[number] = reply
+            return reply
+        try:
+            reply = await self._sampler.call(agent, messages, seed_of(*self._seed_path, number), self.calls())
+        except ContextOverflow as error:
+            reply = Fault("budget", str(error))
+        except SamplingFailed as error:
+            reply = Fault("infra", str(error))
+        self.replies[number] = reply
+        self._tokens += 0 if isinstance(reply, Fault) else reply.tokens
+        return reply
+
+    async def _repeats_replies(self, number: int, messages: Chat) -> bool:
+        """Return whether every assistant turn is an earlier reply, word for word."""
+        turns = {message["content"] for message in messages if message["role"] == "assistant"}
+        if turns <= self._texts_before(number):
+            return True
+        # An honest script knows a reply only when it has come. Whether a guess is right must not depend on timing.
+        await asyncio.gather(*(sampling for earlier, sampling in self._sampling.items() if earlier < number))
+        return turns <= self._texts_before(number)
+
+    def _texts_before(self, number: int) -> set[str]:
+        replies = self.replies.items()
+        return {reply.text for earlier, reply in replies if earlier < number and not isinstance(reply, Fault)}
+
+    def record_program(self, code: str, stdin: str, output: str) -> None:
+        """Record a program that was run for the script."""
+        self._programs.append((code, stdin, output))
+
+    def agent_programs(self, question: str) -> list[ProgramOutput]:
+        """Return the outputs of those programs that agents wrote."""
+        return accept_programs(question, self.calls(), self._programs)
+
+    async def wait_for_calls(self, deadline: float) -> Fault | None:
+        """Wait for the calls that were started; return a fault if they are not done at the deadline."""
+        if self._sampling:
+            await asyncio.wait(self._sampling.values(), timeout=max(0.0, deadline - time.perf_counter()))
+        waiting = [number for number, sampling in self._sampling.items() if not sampling.done()]
+        if not waiting:
+            return None
+        longest = time.perf_counter() - min(self._started[number] for number in waiting)
+        kind = "infra" if longest >= self.limits.evidence_seconds else "wall"
+        seconds = self.limits.execution_seconds
+        return Fault(kind, f"not done after {seconds:g} s, with {len(self.replies)} calls answered")
+
+    def cancel(self) -> None:
+        """Cancel the calls that are still running."""
+        for sampling in self._sampling.values():
+            sampling.cancel()
+
+    def calls(self) -> list[Call]:
+        """Return the replies in the order they were asked for."""
+        replies = (self.replies[number] for number in sorted(self.replies))
+        return [reply for reply in replies if not isinstance(reply, Fault)]
+
+    def structure(self, calls: int = sys.maxsize) -> Structure | None:
+        """Return what the script reported to have run, with its first `calls` calls."""
+        reports = [report for number, report in self._reports.items() if number < calls and report is not None]
+        return join_structures(reports)
+
+    def first_fault(self) -> tuple[int, Fault] | None:
+        """Return the first fault in the order of asking, and how many calls come before it.
+
+        Concurrent calls may be answered in any order; the fault does not depend on that.
+        """
+        tokens = 0
+        for number, reply in sorted(self.replies.items()):
+            if isinstance(reply, Fault):
+                return number, reply
+            tokens += reply.tokens
+            if tokens > self.limits.tokens:
+                return number + 1, self._too_many_tokens()
+        return None
+
+    def _too_many_tokens(self) -> Fault:
+        return Fault("budget", f"more than {self.limits.tokens} tokens")
+
+
+def _parse_ask(body: JSON) -> tuple[str, Chat] | None:
+    if not isinstance(body, dict) or body.get("kind") != "model":
+        return None
+    agent, messages = body.get("agent"), body.get("messages")
+    if not isinstance(agent, str) or not isinstance(messages, list) or not messages:
+        return None
+    chat: list[dict[str, str]] = []
+    for message in messages:
+        if not isinstance(message, dict):
+            return None
+        role, content = message.get("role"), message.get("content")
+        if not isinstance(role, str) or not isinstance(content, str):
+            return None
+        chat.append({"role": role, "content": content})
+    return (agent, tuple(chat)) if _in_turn([message["role"] for message in chat]) else None
+
+
+def _in_turn(roles: list[str]) -> bool:
+    """Return whether every chat template accepts roles in this order: a script must not be able to break one."""
+    turns = roles[1:] if roles[0] == "system" else roles
+    return len(turns) % 2 == 1 and turns[::2] == ["user"] * len(turns[::2]) and set(turns[1::2]) <= {"assistant"}
+
+
+def _build_execution(result: Result, asks: _Asks, question: str, late: Fault | None) -> Execution:
+    execution = Execution(asks.calls(), log=result.stdout[:_LOG_CHARACTERS], structure=asks.structure())
+    if failed := asks.first_fault():
+        before, execution.fault = failed
+        del execution.calls[before:]
+        execution.structure = asks.structure(max(1, before))  # later ones depend on who was faster
+    elif not execution.calls and (reason := _refusal(result)) is not None:
+        execution.fault = Fault("invalid_script", reason)
+    elif late is not None:
+        execution.fault = late
+    elif result.verdict is not Verdict.OK:
+        execution.fault = Fault(result.verdict.value, result.detail)
+    elif result.answer is None:
+        execution.fault = Fault("no_answer", "the script ended without an answer: no workflow was run to its end")
+    else:
+        execution.programs = asks.agent_programs(question)
+        claimed: dict[str, JSON] = result.answer if isinstance(result.answer, dict) else {"value": result.answer}
+        _check_answer(execution, claimed, question)
+    return execution
+
+
+def _refusal(result: Result) -> str | None:
+    """Return why the runtime refused the workflow as too large; a script that says so itself gains nothing by it."""
+    match result.answer:
+        case {"kind": str() as kind, "value": str() as reason} if kind == TOO_LARGE:
+            return reason[:_LOG_CHARACTERS]
+    return None
+
+
+def _check_answer(execution: Execution, claimed: dict[str, JSON], question: str) -> None:
+    """Set the answer. It must be what the call that the script names replied; otherwise it is hard-coded."""
+    number = claimed.get("call")
+    if type(number) is int and 0 <= number < len(execution.calls):
+        answer = final_answer(execution.calls, number)
+        if (answer.kind, answer.value) == (claimed.get("kind"), claimed.get("value")):
+            execution.answer = answer
+            execution.fed = find_fed(question, execution.calls, execution.programs, answer)
+            if execution.fed is not None:
+                execution.fault = Fault("fed", execution.fed)
+            return
+    execution.answer = FinalAnswer.parse(_write_answer(claimed))
+    execution.fault = Fault("hard_coded", "the answer is not what an agent replied: the script made it itself")
+
+
+def _write_answer(claimed: dict[str, JSON]) -> str:
+    """Write an answer of the script's own as an agent would."""
+    kind, value = claimed.get("kind"), str(claimed.get("value"))[:_MADE_UP_CHARACTERS]
+    if kind == "boxed":
+        return f"\\boxed{{{value}}}"
+    return f"<solution>{value}</solution>" if kind == "solution" else value

@@ -1,0 +1,1 @@
+"""Training: credit, stages, training data, metrics, and the loop that puts them together."""
