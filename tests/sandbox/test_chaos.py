@@ -56,18 +56,23 @@ def hit(pids: list[int], number: int) -> None:
 
 @asynccontextmanager
 async def watched(sandbox_of: Callable[[], Sandbox]) -> AsyncIterator[list[str]]:
-    """Collects exceptions that nobody sees, and looks that no process and no descriptor is left."""
+    """Collects exceptions that nobody sees, and looks that no process and no descriptor is left.
+
+    The session's own sandboxes share the loop, and their servers may still be creating warm children: what descends
+    from a process that was there before does not count.
+    """
     lost: list[str] = []
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: lost.append(str(context)))
-    known = set(processes_below(os.getpid()))
+    known = set(children_of(os.getpid()))
     descriptors = len(os.listdir("/proc/self/fd"))
     try:
         yield lost
     finally:
         loop.set_exception_handler(None)
     for _ in range(100):
-        left = [one for one in processes_below(os.getpid()) if one not in known]
+        started = [child for child in children_of(os.getpid()) if child not in known]
+        left = [one for child in started for one in (child, *processes_below(child))]
         if not left and len(os.listdir("/proc/self/fd")) <= descriptors:
             break
         await asyncio.sleep(0.05)
