@@ -35,9 +35,13 @@ HOSTILE = (
 
 
 def honest_pairs() -> list[Pair]:
-    """A mixture as training meets it: two thirds plain numbers (of MATH's golds three quarters are), then the rest."""
-    numbers = [pair for pair in pairs() if pair.kind in ("gsm8k", "aime")]
-    others = [pair for pair in pairs() if pair.kind not in ("gsm8k", "aime")]
+    """A mixture as training meets it: two thirds plain numbers (of MATH's golds three quarters are), then the rest.
+
+    Without answers that are the gold to the letter, which need no worker.
+    """
+    differing = [pair for pair in pairs() if pair.answer != pair.gold]
+    numbers = [pair for pair in differing if pair.kind in ("gsm8k", "aime")]
+    others = [pair for pair in differing if pair.kind not in ("gsm8k", "aime")]
     return others + numbers[: 2 * len(others)]
 
 

@@ -12,6 +12,7 @@ from benchmarks.grading_errors import grade_pairs
 from benchmarks.math_held_out import held_out
 from benchmarks.math_near_misses import KNOWN, near_misses
 from benchmarks.math_perturbations import Pair, aime, by_hand, generated, gsm8k
+from benchmarks.regression_math import math_golds
 from metaagentx.rewards import mathematics
 from metaagentx.rewards.graders import Graders
 from metaagentx.types import FinalAnswer, Grade, MathGold
@@ -205,6 +206,29 @@ def test_equal_answers_get_equal_grades(runner: asyncio.Runner, pool: Graders) -
 def test_equal_text_always_matches(runner: asyncio.Runner, pool: Graders, gold: str) -> None:
     assert grade(runner, pool, rf"\boxed{{{gold}}}", gold).solved
     assert grade(runner, pool, rf"\boxed{{ {gold} }}", rf"${gold}$").solved
+
+
+def test_an_answer_to_the_letter_needs_no_worker(runner: asyncio.Runner) -> None:
+    pool = Graders(workers=2)
+    gold = r"\frac{3}{4}"
+    assert runner.run(pool.grade_math(FinalAnswer.parse(rf"\boxed{{{gold}}}"), MathGold((gold,)))) == Grade(
+        1.0, True, ""
+    )
+    assert pool.worker_pids() == []
+    runner.run(pool.__aexit__())
+
+
+def test_an_answer_to_the_letter_is_what_the_worker_accepts() -> None:
+    golds = [gold for _, golds in math_golds(DATA) for gold in golds]
+    verbatim = [gold for gold in golds if mathematics.is_verbatim(gold, MathGold((gold,)))]
+    assert len(verbatim) == len(golds) > 300
+    assert [gold for gold in verbatim if mathematics.judge(gold, MathGold((gold,)))] == []
+    for answer, gold in (
+        ("5", MathGold(("5",), unit="cm")),
+        (r"\text{}", MathGold((r"\text{}",))),
+        ("5 ", MathGold(("5",))),
+    ):
+        assert not mathematics.is_verbatim(answer, gold)
 
 
 def test_signs_of_several_golds_keep_their_tolerances(runner: asyncio.Runner, pool: Graders) -> None:

@@ -93,6 +93,8 @@ class Graders:
         boxed, refusal = mathematics.read_answer(answer)
         if refusal:
             return Grade(0.0, False, refusal)
+        if mathematics.is_verbatim(boxed, gold):
+            return Grade(1.0, True, "")
         return await self._ask("math", self._jailed["math"], {"answer": boxed, "gold": dataclasses.asdict(gold)})
 
     async def grade_gym(self, answer: FinalAnswer, task: GymEntry) -> Grade:

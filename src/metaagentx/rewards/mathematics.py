@@ -59,6 +59,11 @@ def read_answer(answer: FinalAnswer) -> tuple[str, str]:
     return box.encode("utf-8", "replace").decode("utf-8"), ""
 
 
+def is_verbatim(answer: str, gold: MathGold) -> bool:
+    """Return whether the content of a box is the gold to the letter, which `judge` accepts. Cheap: runs in the host."""
+    return not gold.unit and gold.answers == (answer,) and latex.clean(answer) != ""
+
+
 def grade_request(request: Mapping[str, JSON]) -> tuple[float, bool, str]:
     """Grade one answer in a worker; return score, solved and reason."""
     answer, gold = request["answer"], request["gold"]
