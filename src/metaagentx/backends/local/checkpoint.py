@@ -104,9 +104,9 @@ def _copy_weights(model: LocalModel, weights: Mapping[str, Tensor], masters: Map
         for name, tensor in masters.items():
             current[name].copy_(tensor)
             if current[name].dtype != tensor.dtype:
-                model.masters[name] = tensor.to(current[name].device, copy=True)
-        for name in model.masters.keys() - masters.keys():
-            model.masters[name].copy_(current[name])
+                model.masters.setdefault(name, tensor.to(current[name].device, copy=True))
+        for name, master in model.masters.items():
+            master.copy_(masters.get(name, current[name]))
     model.weights_changed()
 
 

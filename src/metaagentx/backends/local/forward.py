@@ -171,13 +171,13 @@ class PackedModel:
         with torch.no_grad():
             error, effect, size = self._packing_error()
             if self.head.weight.dtype == self.loss_dtype:
-                return error <= 1e-3 * effect + 1e-4 * size
+                return error <= 0.01 * effect + 1e-4 * size
             if error <= 0.1 * effect:
                 return True
             try:
                 with _in_fp32(causal_lm):
                     error, effect, size = self._packing_error()
-                return error <= 1e-3 * effect + 1e-4 * size
+                return error <= 0.01 * effect + 1e-4 * size
             except (RuntimeError, MemoryError) as failure:
                 if not is_out_of_memory(failure):
                     raise
