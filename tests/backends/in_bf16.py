@@ -3,6 +3,7 @@
 import json
 import math
 import random
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ def test_small_updates_add_up_and_the_loss_follows_that_of_fp32() -> None:
     before = {name: weight.detach().float() for name, weight in half.parameters.items()}
     expected, losses = learn(single, 20), learn(half, 20)
     fall = expected[0] - expected[-1]
-    # Not closer in between: all weights start on a number of bf16 and leave it when half of the way to the next is done.
+    # Not closer in between: weights start on a number of bf16 and leave it when half of the way to the next is done.
     assert max(abs(left - right) for left, right in zip(expected, losses, strict=True)) < 0.35 * fall
     assert losses[0] - losses[-1] == pytest.approx(fall, rel=0.1)
     assert moved(before, half.weights) > 0.999
@@ -116,7 +117,7 @@ def test_a_lora_is_fp32_on_a_bf16_base() -> None:
         for model in models:
             assert {weight.dtype for weight in Learner(model).parameters.values()} == {torch.float32}
         learner = Learner(models[0])
-        losses[dtype] = models[0].submit(lambda learner=learner: learn(learner, 20, 1e-3)).result()
+        losses[dtype] = models[0].submit(partial(learn, learner, 20, 1e-3)).result()
         assert not models[0].masters and {weight.dtype for weight in learner.gradients.values()} <= {torch.float32}
     single, half = losses.values()
     assert abs(single[-1] - half[-1]) < 0.05 * (single[0] - single[-1])

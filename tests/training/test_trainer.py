@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from metaagentx.backends.local.build import build_policies
+from metaagentx.backends.model_files import model_directory
 from metaagentx.config import Config, load_config, to_toml
 from metaagentx.errors import MetaAgentXError
 from metaagentx.options import LossConfig
@@ -201,7 +202,10 @@ def test_a_role_that_does_not_learn_stays_as_it_was_to_the_bit(
     run = runner.run(train(config, built.policies, shared, tmp_path / "run"))
     places = [tmp_path / "states" / "000000", *run.checkpoints.values()]
     assert len(places) == 3
-    designer, executor = ([contents(place / role) for place in places] for role in ("designer", "executor"))
+    designer, executor = (
+        [contents(model_directory(place / role)) | contents(place / role) for place in places]
+        for role in ("designer", "executor")
+    )
     weights = "adapter_model.safetensors" if sharing == "lora" else "model.safetensors"
     optimizer = "training/optimizer.safetensors"
     for learnt, (before, after) in ((executor, (0, 1)), (designer, (1, 2))):
