@@ -31,7 +31,10 @@ _MAX_HEADER_BYTES = 100_000_000
 def model_directory(path: Path) -> Path:
     """Return the directory with the files of a model: this one, or for a role's checkpoint the one whose weights it
     shares."""
-    if not (path / SHARED).is_file():
+    try:
+        if not (path / SHARED).is_file():
+            return path
+    except PermissionError:  # the error of the check that follows names the directory
         return path
     with _translate_read_errors(path):
         name = _read_object(path / SHARED).get("weights")
