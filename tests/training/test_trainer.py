@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+import torch
 from rich.console import Console
 
 from metaagentx.backends.local.build import build_policies
@@ -254,6 +255,34 @@ def test_a_kl_term_and_all_metrics_of_a_run_are_documented(
     names = {name for line in run.metrics() for name in line} - {"format", "step"}
     assert {"gradients/cosine", "evaluation/solved", "seconds/evaluation", "designer/grad_norm"} <= names
     assert not [name for name in sorted(names) if not documented(name, page)]
+
+
+def test_a_run_that_memory_stops_says_what_to_do_and_resumes(
+    model: Path, tmp_path: Path, runner: asyncio.Runner, shared: Resources
+) -> None:
+    """After it has done what it could: smaller micro-batches, then activation checkpointing."""
+    settings = ["rollout.designs=4", "run.checkpoint_every=1"]
+    config = config_of(tmp_path, *settings, steps=2, stages=BY_TURNS, model=model)
+    ends = []
+    for fails in (False, True):
+        directory = tmp_path / f"run-{fails}"
+        policies = build_policies(config.model, tmp_path, config.seed, config.optimizer).policies
+        if fails:
+
+            def run_out(_: torch.Tensor) -> None:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+
+            policies[Role.DESIGNER].model.module.lm_head.weight.register_hook(run_out)
+            line = (
+                r"out of memory on a single sequence of \d+ tokens, which no optimizer.token_budget \(now \d+\) makes "
+                r"smaller: lower rollout.designer_tokens .* resume with: metaagentx train --resume .*run-True"
+            )
+            with pytest.raises(MetaAgentXError, match=line):
+                runner.run(train(config, policies, shared, directory))
+            policies = build_policies(config.model, tmp_path, config.seed, config.optimizer).policies
+        run = runner.run(train(config, policies, shared, directory))
+        ends.append([timeless(line) for line in run.metrics()])
+    assert ends[0] == ends[1]
 
 
 # Evaluation
