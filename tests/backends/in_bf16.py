@@ -23,6 +23,8 @@ from metaagentx.errors import MetaAgentXError
 from metaagentx.options import LossConfig, OptimizerConfig
 from metaagentx.policy import Datum
 
+torch.set_num_threads(1)
+
 USUAL = {"hidden_size": 128, "intermediate_size": 256, "vocab_size": 512, "initializer_range": 0.02}
 """Weights as large as those of an LLM."""
 
@@ -210,10 +212,10 @@ def test_logits_in_chunks_are_as_exact_as_whole_ones(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("kind", ["qwen3", "llama"])
 @pytest.mark.parametrize("scale", [0.01, 0.1, 1.0, 30.0])
 def test_healthy_models_of_any_depth_and_scale_can_be_trained(kind: str, scale: float) -> None:
-    for layers in (1, 16):
+    for layers in (1, 12):
         model = learners.random_model(kind, torch.float32, initializer_range=min(1.0, scale), num_hidden_layers=layers)
         with torch.no_grad():
-            for seed in range(4):
+            for seed in range(2):
                 torch.manual_seed(seed)
                 for name, weight in model.module.named_parameters():
                     if "norm" not in name:
