@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
-from transformers.modeling_layers import GradientCheckpointingLayer
 
 from ...errors import MetaAgentXError
 from ...policy import Datum
@@ -53,6 +52,8 @@ class PackedModel:
     """A causal LM, split into its decoder and its head, that runs micro-batches of packed trees."""
 
     def __init__(self, module: Any, *, recompute: bool = False) -> None:
+        from transformers.modeling_layers import GradientCheckpointingLayer
+
         causal_lm = base_causal_lm(module)
         self.decoder = causal_lm.get_decoder()
         self.head = causal_lm.get_output_embeddings()
