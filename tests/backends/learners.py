@@ -55,6 +55,29 @@ def random_model(kind: str = "qwen3", dtype: torch.dtype = torch.float64, **chan
     return LocalModel(module, chat_tokenizer(), torch.device("cpu"), dtype, shape["max_position_embeddings"])
 
 
+BROKEN = ("ignores masks", "one layer ignores masks", "scales logits", "caps logits")
+
+
+def broken_model(how: str, scale: float) -> Any:
+    """A model that packed trees would train wrongly; `scale` is that of its weights."""
+    from transformers import CohereConfig, CohereForCausalLM, Gemma2Config, Gemma2ForCausalLM
+
+    if "masks" in how:
+        model = random_model(dtype=torch.float32, initializer_range=scale, num_hidden_layers=8).module
+        ignoring = model.model if how == "ignores masks" else model.model.layers[3].self_attn
+        forward = ignoring.forward
+        ignoring.forward = lambda *args, **options: forward(*args, **(options | {"attention_mask": None}))
+        return model
+    shape: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "vocab_size": 64}
+    shape |= {"num_attention_heads": 2, "initializer_range": scale}
+    shape |= {"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 2}
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        if how == "scales logits":
+            return CohereForCausalLM(CohereConfig(**shape)).eval()
+        return Gemma2ForCausalLM(Gemma2Config(**shape, head_dim=8, num_key_value_heads=1)).eval()
+
+
 def write_untrainable(path: Path) -> Path:
     """A Cohere model in a directory: it scales its logits, so training on packed trees refuses it."""
     from transformers import CohereConfig, CohereForCausalLM

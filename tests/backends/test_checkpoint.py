@@ -1,6 +1,5 @@
 """Checkpoints: going on equals never having stopped, other programs can read them, and broken ones say so."""
 
-import errno
 import hashlib
 import json
 import os
@@ -20,6 +19,7 @@ from metaagentx.backends.local.checkpoint import load_checkpoint, save_checkpoin
 from metaagentx.backends.local.model import LocalModel, LoraOptions, load_model
 from metaagentx.backends.local.presets import new_model
 from metaagentx.backends.local.training import Learner
+from metaagentx.backends.model_files import check_adapter, model_directory
 from metaagentx.errors import MetaAgentXError
 from metaagentx.options import LossConfig, OptimizerConfig
 from metaagentx.policy import Datum
@@ -135,45 +135,80 @@ def test_new_settings_of_the_optimizer_are_used_and_a_budget_that_memory_forced_
 
 
 def test_weights_that_have_not_changed_are_written_once_in_a_directory(directory: Path, tmp_path: Path) -> None:
+    """On any file system: the second role names the directory of the first."""
     model = load_model(directory)
     learners = {role: Learner(model) for role in ("designer", "executor")}
+    step(learners["executor"], 1)
 
-    def save(place: Path) -> list[os.stat_result]:
+    def save(place: Path) -> None:
         for role, learner in learners.items():
             save_checkpoint(learner, role, place / role)
-        return [(place / role / "model.safetensors").stat() for role in learners]
 
-    one, two = save(tmp_path / "a")
-    assert one.st_ino == two.st_ino
-    names = [{file.name for file in (tmp_path / "a" / role).iterdir()} for role in learners]
-    assert names[0] == names[1]
-    one, two = save(tmp_path / "b")
-    assert one.st_ino == two.st_ino and one.st_nlink == 2, "nothing is shared with another checkpoint"
-    before = (tmp_path / "b" / "designer" / "model.safetensors").read_bytes()
+    save(tmp_path / "a")
+    save(tmp_path / "b")
+    for place in (tmp_path / "a", tmp_path / "b"):
+        assert [path.name for path in place.rglob("*.json") if path.name == "config.json"] == ["config.json"]
+        assert sorted(path.name for path in (place / "executor").iterdir()) == ["shared.json", "training"]
+        assert model_directory(place / "executor") == model_directory(place / "designer") == place / "designer"
+        assert {path.stat().st_nlink for path in place.rglob("*") if path.is_file()} == {1}
+    (tmp_path / "b").rename(tmp_path / "moved")
+    other = Learner(load_model(directory))
+    load_checkpoint(other, tmp_path / "moved" / "executor")
+    assert other.state.steps == 1
+    assert digest(other) == digest(learners["executor"])
+    other = Learner(load_model(tmp_path / "moved" / "executor"))  # as model.path
+    assert digest(other) == digest(learners["designer"])
+
+    before = (tmp_path / "a" / "designer" / "model.safetensors").read_bytes()
     step(learners["executor"], 2)
-    save_checkpoint(learners["executor"], "executor", tmp_path / "b" / "executor")
-    executor = tmp_path / "b" / "executor" / "model.safetensors"
-    assert executor.read_bytes() != before == (tmp_path / "b" / "designer" / "model.safetensors").read_bytes()
+    save_checkpoint(learners["executor"], "executor", tmp_path / "a" / "executor")
+    executor = tmp_path / "a" / "executor" / "model.safetensors"
+    assert executor.read_bytes() != before == (tmp_path / "a" / "designer" / "model.safetensors").read_bytes()
     executor.write_bytes(b"damaged since")
-    save_checkpoint(learners["designer"], "designer", tmp_path / "b" / "designer")
-    load_checkpoint(learners["designer"], tmp_path / "b" / "designer")
+    save_checkpoint(learners["designer"], "designer", tmp_path / "a" / "designer")
+    load_checkpoint(learners["designer"], tmp_path / "a" / "designer")
 
 
-def test_where_there_are_no_hard_links_every_role_has_its_own_file(
-    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+def test_a_shared_lora_is_written_once(directory: Path, tmp_path: Path) -> None:
+    model = load_model(directory, lora=LoraOptions(rank=4))
+    learner = Learner(model)
+    step(learner, 0)
+    for role in ("designer", "executor"):
+        save_checkpoint(learner, role, tmp_path / role)
+    assert [path.parent.name for path in tmp_path.rglob("adapter_model.safetensors")] == ["designer"]
+    check_adapter(tmp_path / "executor")
+    other = Learner(load_model(directory, lora=LoraOptions(rank=4)))
+    load_checkpoint(other, tmp_path / "executor")
+    assert digest(other) == digest(learner)
 
-    monkeypatch.setattr(os, "link", refuse)
+
+def test_half_of_a_checkpoint_says_what_it_lacks(directory: Path, tmp_path: Path) -> None:
     model = load_model(directory)
     for role in ("designer", "executor"):
-        save_checkpoint(Learner(model), role, tmp_path / "checkpoint" / role)
-    copy_directory(tmp_path / "checkpoint", tmp_path / "copy")
-    for place in ("checkpoint", "copy"):
-        files = [tmp_path / place / role / "model.safetensors" for role in ("designer", "executor")]
-        assert files[0].read_bytes() == files[1].read_bytes()
-        assert {file.stat().st_nlink for file in files} == {1}
+        save_checkpoint(Learner(model), role, tmp_path / role)
+    (tmp_path / "designer").rename(tmp_path / "elsewhere")
+    refuses(Learner(model), tmp_path / "executor", "names 'designer' as the directory .* copy the whole checkpoint")
+    (tmp_path / "executor" / "shared.json").write_text('{"weights": "../elsewhere"}')
+    refuses(Learner(model), tmp_path / "executor", "names '../elsewhere' as the directory")
+
+
+def test_checkpoints_of_earlier_versions_are_loaded(directory: Path, tmp_path: Path) -> None:
+    """There, every role had the files, as hard links where the file system had them."""
+    model = load_model(directory)
+    learners = {role: Learner(model) for role in ("designer", "executor")}
+    step(learners["executor"], 1)
+    for role, learner in learners.items():
+        save_checkpoint(learner, role, tmp_path / "old" / role)
+    (tmp_path / "old" / "executor" / "shared.json").unlink()
+    for file in (tmp_path / "old" / "designer").iterdir():
+        if file.is_file():
+            (tmp_path / "old" / "executor" / file.name).hardlink_to(file)
+    copy_directory(tmp_path / "old", tmp_path / "copy")
+    for place in ("old", "copy"):
+        assert (tmp_path / place / "executor" / "model.safetensors").stat().st_nlink == 2
+        other = Learner(load_model(directory))
+        load_checkpoint(other, tmp_path / place / "executor")
+        assert digest(other) == digest(learners["executor"])
 
 
 def test_plain_transformers_loads_it_and_gives_the_same_logits(checkpoint: Path, directory: Path) -> None:

@@ -46,6 +46,13 @@ learner.state.token_budget = 10**6
 limit(30)
 differences = [abs(a - b) for x, y in zip(learner.logprobs(data), alone, strict=True) for a, b in zip(x, y)]
 print(max(differences) < 1e-4, learner.state.token_budget < 10**6)
+words = learners.random_model(dtype=torch.float32, vocab_size=100_000)
+learner = Learner(words)
+learner.forward_backward(replies(1, 10), "cross_entropy", LossConfig())
+limit(350)
+learner.forward_backward(replies(8, 100), "cross_entropy", LossConfig())
+print(learner.state.token_budget)
+learner = Learner(wide)
 limit(1)
 try:
     learner.forward_backward(replies(1, 16000), "cross_entropy", LossConfig())
@@ -122,8 +129,10 @@ def test_sampling_fails_with_one_line_for_all_who_wait_and_goes_on(said: list[st
 def test_a_micro_batch_is_halved_until_it_fits_and_a_sequence_that_does_not_is_one_line(said: list[str]) -> None:
     warnings = [line for line in said[7:-2] if line.startswith("out of memory on a micro-batch of ")]
     assert warnings and all("continuing with at most" in line and "optimizer.token_budget" in line for line in warnings)
-    gradient, logprobs, refusal = [line for line in said[7:-2] if line not in warnings]
+    gradient, logprobs, budget, checkpointing, refusal = [line for line in said[7:-2] if line not in warnings]
     assert (gradient, logprobs) == ("240.0 True", "True True")
+    assert budget == "8192", "800 tokens of a vocabulary of 100,000 fit: in fp32 their logits alone are 320 MB"
+    assert checkpointing.startswith("out of memory on a single sequence of 16002 tokens: continuing with activation ")
     assert refusal.startswith(
         "out of memory on a single sequence of 16002 tokens, which no optimizer.token_budget (now "
     )

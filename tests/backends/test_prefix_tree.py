@@ -160,14 +160,17 @@ def test_logits_in_pieces_are_the_same(models: dict[str, Learner], monkeypatch: 
     (batch,) = pack({0: [1, 2, 3, 4, 5, 6]}, 100, SHARED)
     targets = Targets(torch.tensor([0, 2, 3, 4]), torch.tensor([3, 0, 1, 1, 2, 0]), torch.tensor([1, 2, 3, 4, 5, 6]))
     gradients, values = [], []
-    for most in (10**6, 2 * learners.VOCABULARY):
+    for most in (10**6, 2 * learners.VOCABULARY, 3 * learners.VOCABULARY):
         monkeypatch.setattr("metaagentx.backends.local.forward._MAX_LOGITS", most)
-        found = packed_model.token_logprobs(batch, targets)
+        found = packed_model.token_logprobs(batch, targets, temperature=0.7)
         values.append(found)
         gradients.append(torch.autograd.grad(found.logprobs_K.prod(), packed_model.head.weight)[0])
-    assert torch.allclose(values[0].logprobs_K, values[1].logprobs_K, rtol=1e-12)
-    assert torch.allclose(values[0].entropies_K, values[1].entropies_K, rtol=1e-12)
-    assert torch.allclose(gradients[0], gradients[1], rtol=1e-10)
+        with torch.no_grad():
+            assert torch.equal(packed_model.token_logprobs(batch, targets, 0.7).logprobs_K, found.logprobs_K)
+    for index in (1, 2):
+        assert torch.allclose(values[0].logprobs_K, values[index].logprobs_K, rtol=1e-12)
+        assert torch.allclose(values[0].entropies_K, values[index].entropies_K, rtol=1e-12)
+        assert torch.allclose(gradients[0], gradients[index], rtol=1e-10)
 
 
 def test_the_window_of_a_model_is_respected() -> None:

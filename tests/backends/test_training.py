@@ -5,7 +5,9 @@ import logging
 import math
 import random
 import statistics
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +16,9 @@ import tests.backends.learners as learners
 # isort: split
 import torch
 
+from metaagentx.backends.local import training
 from metaagentx.backends.local.engine import Engine
+from metaagentx.backends.local.forward import PackedModel
 from metaagentx.backends.local.model import LocalModel, LoraOptions, load_model
 from metaagentx.backends.local.policy import LocalPolicy
 from metaagentx.backends.local.presets import new_model
@@ -247,3 +251,141 @@ def test_the_log_is_quiet_when_memory_suffices(caplog: pytest.LogCaptureFixture)
     with caplog.at_level(logging.WARNING):
         Learner(learners.random_model()).forward_backward([learners.datum((1,), (2,))], "cross_entropy", LossConfig())
     assert not caplog.records
+
+
+def runs_out(parameter: torch.nn.Parameter, times: int) -> Callable[[], int]:
+    """Let memory run out where the gradient of this weight is computed, so many times; how often it did."""
+    raised: list[int] = []
+
+    def fail(_: torch.Tensor) -> None:
+        if len(raised) < times:
+            raised.append(1)
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+
+    parameter.register_hook(fail)
+    return lambda: len(raised)
+
+
+FORK = [learners.datum((1, 2, 3), (4 + index, 5, index), index + 1.0) for index in range(8)]
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+@pytest.mark.parametrize("where", ["model.embed_tokens.weight", "model.layers.1.mlp.up_proj.weight", "lm_head.weight"])
+def test_every_datum_counts_once_for_every_weight_wherever_memory_runs_out(where: str, times: int) -> None:
+    """In the middle of a backward pass, when some weights have their gradient already, also of a call before."""
+    gradients = []
+    for failures in (0, times):
+        learner = Learner(learners.random_model("llama"))
+        learner.forward_backward(FORK[:1], "ppo", LossConfig())
+        failed = runs_out(learner.parameters[where], failures)
+        metrics = learner.forward_backward(FORK, "ppo", LossConfig())
+        assert (metrics["sequences"], failed()) == (8, failures)
+        assert all(parameter.grad is None for parameter in learner.parameters.values())
+        gradients.append(learner.gradients)
+    assert learner.state.token_budget < 8192
+    assert learners.relative_difference(gradients[1], gradients[0]) <= 1e-6
+
+
+def test_a_call_that_fails_leaves_no_gradient() -> None:
+    learner = Learner(learners.random_model("llama"))
+    runs_out(learner.parameters["model.embed_tokens.weight"], 10**6)
+    with pytest.raises(MetaAgentXError, match="out of memory on a single sequence of 6 tokens"):
+        learner.forward_backward(FORK, "ppo", LossConfig())
+    assert not learner.gradients
+
+
+@pytest.mark.parametrize(("setting", "then"), [("auto", True), (False, False), (True, True)])
+def test_activation_checkpointing_is_used_when_a_sequence_does_not_fit_or_suggested(
+    setting: Any, then: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    learner = Learner(learners.random_model("llama"), OptimizerConfig(activation_checkpointing=setting))
+    failed = runs_out(learner.parameters["model.norm.weight"], 1)
+    if setting == "auto":
+        learner.forward_backward(FORK[:1], "ppo", LossConfig())
+        assert failed() == 1
+        assert "continuing with activation checkpointing" in caplog.text
+    else:
+        with pytest.raises(MetaAgentXError, match="out of memory on a single sequence") as caught:
+            learner.forward_backward(FORK[:1], "ppo", LossConfig())
+        assert ("set optimizer.activation_checkpointing to true" in str(caught.value)) == (setting is False)
+    assert learner._packed_model.recompute == then
+    assert learner.state.token_budget == 8192
+
+
+@pytest.mark.parametrize("kind", ["qwen3", "llama"])
+@pytest.mark.parametrize("lora", [False, True])
+def test_activation_checkpointing_changes_no_bit(kind: str, lora: bool) -> None:
+    """On packed trees; and the module is afterwards as it was."""
+    gradients = []
+    for recompute in (False, True):
+        model = learners.random_model(kind, torch.float32)
+        if lora:
+            with torch.random.fork_rng():
+                torch.manual_seed(0)
+                model = model.with_adapter("default", LoraOptions(rank=4))
+        learner = Learner(model, OptimizerConfig(activation_checkpointing=recompute))
+        learner._break_even = math.inf
+        calls = 0
+
+        def count(*_: object) -> None:
+            nonlocal calls
+            calls += 1
+
+        learner._packed_model.decoder.layers[0].mlp.register_forward_pre_hook(count)
+        for _ in range(2):  # the second time, the B of a LoRA is no longer zero
+            calls = 0
+            learner.forward_backward(FORK, "ppo", LossConfig())
+            gradients.append(learner.gradients)
+            learner.optim_step(1e-2)
+        assert calls == 1 + recompute, "the layer is computed again in the backward pass"
+        assert all("forward" not in layer.__dict__ for layer in learner._packed_model.decoder.layers)
+    for left, right in zip(gradients[:2], gradients[2:], strict=True):
+        assert left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+
+
+def test_moments_of_a_role_that_does_not_learn_make_room(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """There is one device here: the one without memory stands for the other."""
+    model = learners.random_model("llama", torch.float32)
+    resting, learner = Learner(model), Learner(model)
+
+    def places() -> set[str]:
+        return {tensor.device.type for state in resting.moments.values() for tensor in state.values()}
+
+    resting.forward_backward(FORK, "ppo", LossConfig())
+    resting.optim_step(1e-3)
+    runs_out(learner.parameters["model.norm.weight"], 1)
+    learner.forward_backward(FORK, "ppo", LossConfig())
+    assert places() == {"cpu"} and learner.state.token_budget < 8192, "in main memory already: no room to make"
+
+    monkeypatch.setattr(training, "_MAIN_MEMORY", torch.device("meta"))
+    runs_out(learner.parameters["model.norm.weight"], 1)
+    budget = learner.state.token_budget
+    learner.forward_backward(FORK, "ppo", LossConfig())
+    learner.optim_step(1e-3)
+    assert places() == {"meta"} and learner.state.token_budget == budget
+    assert "moved optimizer state to main memory" in caplog.text
+    resting.forward_backward(FORK, "ppo", LossConfig())
+    with pytest.raises(NotImplementedError, match="meta"):  # it is taken back for the next step: there is nothing there
+        resting.optim_step(1e-3)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_moments_return_from_main_memory_unchanged(tiny: Path) -> None:
+    ends = []
+    for offloads in (False, True):
+        learner = Learner(load_model(tiny, device="cuda"))
+        for _ in range(3):
+            learner.forward_backward(FORK, "ppo", LossConfig())
+            learner.optim_step(1e-3)
+            assert not offloads or learner.offload_moments(torch.device("cpu"))
+        ends.append({name: master.cpu() for name, master in learner.model.masters.items()})
+    assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
+
+
+@pytest.mark.parametrize("broken", learners.BROKEN)
+def test_models_that_would_train_wrongly_are_refused(broken: str) -> None:
+    for scale in (0.01, 1.0):
+        with pytest.raises(MetaAgentXError, match="gives other logits in a packed tree than alone"):
+            PackedModel(learners.broken_model(broken, scale))

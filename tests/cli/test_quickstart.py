@@ -67,7 +67,7 @@ def test_killed_in_every_part_it_goes_on_to_the_same_numbers(tmp_path: Path) -> 
             process.kill()
             process.wait()
     assert start(tmp_path / "killed").wait(timeout=300) == 0
-    for name in ("coldstart.jsonl", "student/model.safetensors", "run/checkpoints/000002/executor/model.safetensors"):
+    for name in ("coldstart.jsonl", "student/model.safetensors", "run/checkpoints/000002/designer/model.safetensors"):
         assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
     assert _figures(tmp_path / "killed") == _figures(tmp_path / "whole")
 

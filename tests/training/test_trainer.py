@@ -9,9 +9,11 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+import torch
 from rich.console import Console
 
 from metaagentx.backends.local.build import build_policies
+from metaagentx.backends.model_files import model_directory
 from metaagentx.config import Config, load_config, to_toml
 from metaagentx.errors import MetaAgentXError
 from metaagentx.options import LossConfig
@@ -201,7 +203,10 @@ def test_a_role_that_does_not_learn_stays_as_it_was_to_the_bit(
     run = runner.run(train(config, built.policies, shared, tmp_path / "run"))
     places = [tmp_path / "states" / "000000", *run.checkpoints.values()]
     assert len(places) == 3
-    designer, executor = ([contents(place / role) for place in places] for role in ("designer", "executor"))
+    designer, executor = (
+        [contents(model_directory(place / role)) | contents(place / role) for place in places]
+        for role in ("designer", "executor")
+    )
     weights = "adapter_model.safetensors" if sharing == "lora" else "model.safetensors"
     optimizer = "training/optimizer.safetensors"
     for learnt, (before, after) in ((executor, (0, 1)), (designer, (1, 2))):
@@ -250,6 +255,34 @@ def test_a_kl_term_and_all_metrics_of_a_run_are_documented(
     names = {name for line in run.metrics() for name in line} - {"format", "step"}
     assert {"gradients/cosine", "evaluation/solved", "seconds/evaluation", "designer/grad_norm"} <= names
     assert not [name for name in sorted(names) if not documented(name, page)]
+
+
+def test_a_run_that_memory_stops_says_what_to_do_and_resumes(
+    model: Path, tmp_path: Path, runner: asyncio.Runner, shared: Resources
+) -> None:
+    """After it has done what it could: smaller micro-batches, then activation checkpointing."""
+    settings = ["rollout.designs=4", "run.checkpoint_every=1"]
+    config = config_of(tmp_path, *settings, steps=2, stages=BY_TURNS, model=model)
+    ends = []
+    for fails in (False, True):
+        directory = tmp_path / f"run-{fails}"
+        policies = build_policies(config.model, tmp_path, config.seed, config.optimizer).policies
+        if fails:
+
+            def run_out(_: torch.Tensor) -> None:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+
+            policies[Role.DESIGNER].model.module.lm_head.weight.register_hook(run_out)
+            line = (
+                r"out of memory on a single sequence of \d+ tokens, which no optimizer.token_budget \(now \d+\) makes "
+                r"smaller: lower rollout.designer_tokens .* resume with: metaagentx train --resume .*run-True"
+            )
+            with pytest.raises(MetaAgentXError, match=line):
+                runner.run(train(config, policies, shared, directory))
+            policies = build_policies(config.model, tmp_path, config.seed, config.optimizer).policies
+        run = runner.run(train(config, policies, shared, directory))
+        ends.append([timeless(line) for line in run.metrics()])
+    assert ends[0] == ends[1]
 
 
 # Evaluation

@@ -22,18 +22,40 @@ _VOCABULARIES = (
     "tekken.json",
 )
 """The files that transformers makes a tokenizer from; it writes the first one itself."""
+SHARED = "shared.json"
+"""The file of a role's checkpoint that names the directory beside it with the weights of both."""
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _MAX_HEADER_BYTES = 100_000_000
 
 
+def model_directory(path: Path) -> Path:
+    """Return the directory with the files of a model: this one, or for a role's checkpoint the one whose weights it
+    shares."""
+    try:
+        if not (path / SHARED).is_file():
+            return path
+    except PermissionError:  # the error of the check that follows names the directory
+        return path
+    with _translate_read_errors(path):
+        name = _read_object(path / SHARED).get("weights")
+    if not isinstance(name, str) or Path(name).name != name or not path.with_name(name).is_dir():
+        raise MetaAgentXError(
+            f"{path / SHARED} names {name!r} as the directory beside it with the weights, which does not exist: copy "
+            "the whole checkpoint"
+        )
+    return path.with_name(name)
+
+
 def check_model(path: Path, gguf_file: str | None = None, origin: str = "") -> None:
     """Raise for a directory that is not a model. `origin` says where a relative path to it was written."""
+    path = model_directory(path)
     with _translate_read_errors(path):
         _check(path, gguf_file, origin)
 
 
 def check_adapter(path: Path) -> None:
     """Raise for a directory that is not a LoRA."""
+    path = model_directory(path)
     with _translate_read_errors(path):
         for name in ("adapter_config.json", "adapter_model.safetensors"):
             _check_readable(path / name)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..backends.model_files import check_model
+from ..backends.model_files import check_model, model_directory
 from ..config import Config
 from ..errors import MetaAgentXError
 from ..evaluation import held_out
@@ -157,7 +157,10 @@ def _policies_at(config: Config, path: Path, gguf_file: str | None = None) -> Ma
     from ..backends.local.build import build_policies
 
     if _has_both_roles(path):
-        return {role: _policies_at(config, path / role)[role] for role in Role}
+        directories = {role: model_directory(path / role) for role in Role}
+        if len({*directories.values()}) > 1:
+            return {role: _policies_at(config, directory)[role] for role, directory in directories.items()}
+        path = directories[Role.EXECUTOR]
     changes = {"path": str(path), "gguf_file": gguf_file, "sharing": "shared", "lora_rank": 0}
     return build_policies(config.model.model_copy(update=changes), path, config.seed).policies
 

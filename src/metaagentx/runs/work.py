@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic_core import from_json, to_jsonable_python
 
 from ..atomic import atomic_write
+from ..backends.model_files import model_directory
 from ..errors import MetaAgentXError
 
 SHOWN = 60
@@ -78,6 +79,7 @@ def _excerpt(text: str, common: int = 0) -> str:
 
 def weights_digest(directory: Path) -> str:
     """Return a digest of the weights in a directory, from the ends of their files; it does not depend on its path."""
+    directory = model_directory(directory)
     digest = hashlib.sha256()
     for file in sorted(path for path in directory.rglob("*") if path.suffix in _WEIGHTS and path.is_file()):
         size = file.stat().st_size

@@ -4,20 +4,21 @@
     (with a LoRA: adapter_config.json, adapter_model.safetensors, ...)
     training/state.json            format, role, steps taken, last learning rate, token budget now and configured
     training/optimizer.safetensors AdamW moments, and the accumulated gradient if any, by name of the weight
+    training/masters.safetensors   the weights in fp32, of a bf16 model that is trained
     training/random.safetensors    states of the random number generators
 
 The training state has its own directory because servers load every safetensors file beside a config. No pickle. A
 checkpoint is written under another name and renamed: it is complete or absent.
 
-Roles on shared weights have the same weights in their checkpoints. Beside each other these are one file with two names
-(hard links), where the file system supports them. So never write into a file of a checkpoint: replace it.
+Roles on shared weights have the same weights, which are stored once: of roles that are saved side by side, the first
+has the files, and the others have a file `shared.json` with the name of the first one's directory in place of weights,
+masters and tokenizer. `model_directory` in `backends/model_files.py` returns the directory with the files. So save all
+roles when the weights have changed. In checkpoints of earlier versions every role has the files.
 
 Call everything here in the model's thread.
 """
 
 import json
-import os
-import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -30,11 +31,11 @@ from torch import Tensor
 
 from ...atomic import atomic_directory, follow_umask
 from ...errors import MetaAgentXError
+from ..model_files import SHARED, model_directory
 from .model import LocalModel, SavedWeights, load_model
-from .training import Learner, LearnerState, trained_weights
+from .training import MOMENTS, Learner, LearnerState, trained_weights
 
 _FORMAT = 1
-_MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,7 @@ class _Checkpoint:
     """The contents of a checkpoint, read and checked before anything is changed."""
 
     weights: Mapping[str, Tensor]
+    masters: Mapping[str, Tensor]
     optimizer: Mapping[str, Tensor]
     random: Mapping[str, Tensor]
     state: LearnerState
@@ -50,17 +52,26 @@ class _Checkpoint:
 def save_checkpoint(learner: Learner, role: str, path: Path) -> None:
     """Write the checkpoint; an existing one is replaced."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    model = learner.model
+    shares = _is_saved_beside(model, path)
     with atomic_directory(path) as directory:
-        _save_model(learner.model, directory, path)
         training = directory / "training"
         training.mkdir()
+        if shares:
+            assert model.saved is not None
+            (directory / SHARED).write_text(json.dumps({"weights": model.saved.path.name}) + "\n")
+        else:
+            _save_model(model, directory)
+            if model.masters:
+                save_file(_to_cpu(model.masters), training / "masters.safetensors")
         save_file(_optimizer_tensors(learner), training / "optimizer.safetensors")
         save_file(_random_states(), training / "random.safetensors")
-        state = {"format": _FORMAT, "role": role, "adapter": learner.model.adapter, **asdict(learner.state)}
+        state = {"format": _FORMAT, "role": role, "adapter": model.adapter, **asdict(learner.state)}
         state["configured_token_budget"] = learner.options.token_budget
         (training / "state.json").write_text(json.dumps(state, indent=2) + "\n")
         follow_umask(directory)
-    learner.model.saved = SavedWeights(learner.model.version, path, _fingerprints(path))
+    if not shares:
+        model.saved = SavedWeights(model.version, path, _fingerprints(path))
 
 
 def load_checkpoint(learner: Learner, path: Path) -> None:
@@ -69,7 +80,7 @@ def load_checkpoint(learner: Learner, path: Path) -> None:
     if replaced.exists() and not path.exists():  # the process ended between the two renames of `atomic_directory`
         replaced.rename(path)
     checkpoint = _read_checkpoint(learner, path)
-    _copy_weights(learner.model, checkpoint.weights)
+    _copy_weights(learner.model, checkpoint.weights, checkpoint.masters)
     _restore_optimizer(learner, checkpoint.optimizer)
     learner.state = checkpoint.state
     torch.set_rng_state(checkpoint.random["cpu"])
@@ -81,21 +92,26 @@ def load_weights(model: LocalModel, path: Path) -> None:
     """Load only the weights of a checkpoint. Those that do not fit change nothing."""
     if not path.is_dir():
         raise MetaAgentXError(f"no checkpoint at {path}")
-    _copy_weights(model, _read_weights(model, path))
+    _copy_weights(model, _read_weights(model, path), {})
 
 
-def _copy_weights(model: LocalModel, weights: Mapping[str, Tensor]) -> None:
+def _copy_weights(model: LocalModel, weights: Mapping[str, Tensor], masters: Mapping[str, Tensor]) -> None:
+    """Copy the weights, and the masters where there are any: into the model's own, or into fp32 weights."""
     with torch.no_grad():
         current = _weights_of(model)
         for name, tensor in weights.items():
             current[name].copy_(tensor)
+        for name, tensor in masters.items():
+            current[name].copy_(tensor)
+            if current[name].dtype != tensor.dtype:
+                model.masters.setdefault(name, tensor.to(current[name].device, copy=True))
+        for name, master in model.masters.items():
+            master.copy_(masters.get(name, current[name]))
     model.weights_changed()
 
 
-def _save_model(model: LocalModel, directory: Path, path: Path) -> None:
-    """Write weights and tokenizer into a directory that is to be renamed to `path`."""
-    if _link_saved(model, directory, path):
-        return
+def _save_model(model: LocalModel, directory: Path) -> None:
+    """Write weights and tokenizer into a directory."""
     if model.adapter is None:
         model.module.save_pretrained(directory)
     else:
@@ -108,24 +124,12 @@ def _save_model(model: LocalModel, directory: Path, path: Path) -> None:
     model.tokenizer.hf.save_pretrained(directory)
 
 
-def _link_saved(model: LocalModel, directory: Path, path: Path) -> bool:
-    """Link the files of the other role, if its checkpoint is beside this one and the weights are still the same."""
+def _is_saved_beside(model: LocalModel, path: Path) -> bool:
+    """Return whether another role's checkpoint beside this one has these weights, and nobody has changed its files."""
     saved = model.saved
     if saved is None or saved.version != model.version or saved.path.parent != path.parent or saved.path == path:
         return False
-    if not saved.files or saved.files != _fingerprints(saved.path):
-        return False
-    try:
-        for name in saved.files:
-            if name.endswith(".safetensors"):
-                os.link(saved.path / name, directory / name)
-            else:
-                shutil.copyfile(saved.path / name, directory / name)
-    except OSError:  # a file system without hard links
-        for name in saved.files:
-            (directory / name).unlink(missing_ok=True)
-        return False
-    return True
+    return bool(saved.files) and saved.files == _fingerprints(saved.path)
 
 
 def _fingerprints(path: Path) -> dict[str, tuple[int, ...]]:
@@ -136,9 +140,12 @@ def _fingerprints(path: Path) -> dict[str, tuple[int, ...]]:
 
 def _optimizer_tensors(learner: Learner) -> dict[str, Tensor]:
     tensors = {f"gradient/{name}": gradient for name, gradient in learner.gradients.items()}
-    for name, weight in learner.weights.items():
-        state = learner.optimizer.state.get(weight, {})
-        tensors |= {f"{moment}/{name}": state[moment] for moment in _MOMENTS if moment in state}
+    for name, state in learner.moments.items():
+        tensors |= {f"{moment}/{name}": state[moment] for moment in MOMENTS}
+    return _to_cpu(tensors)
+
+
+def _to_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
 
 
@@ -148,16 +155,16 @@ def _random_states() -> dict[str, Tensor]:
 
 
 def _restore_optimizer(learner: Learner, tensors: Mapping[str, Tensor]) -> None:
-    learner.optimizer.state.clear()
+    if learner.moments:
+        learner.optimizer.state.clear()
     learner.gradients = {}
     for key, tensor in tensors.items():
         kind, _, name = key.partition("/")
-        weight = learner.weights[name]
-        copied = tensor.to(weight.device, copy=True)
+        copied = tensor.to(learner.parameters[name].device, copy=True)
         if kind == "gradient":
             learner.gradients[name] = copied
         else:
-            learner.optimizer.state[weight][kind] = copied
+            learner.optimizer.state[learner.weights[name]][kind] = copied
 
 
 def _weights_of(model: LocalModel) -> dict[str, Tensor]:
@@ -179,16 +186,17 @@ def _read_checkpoint(learner: Learner, path: Path) -> _Checkpoint:
     optimizer = _read_tensors(training / "optimizer.safetensors")
     random = _read_tensors(training / "random.safetensors")
     weights = _read_weights(learner.model, path)
-    for key, tensor in optimizer.items():
+    masters_file = model_directory(path) / "training" / "masters.safetensors"
+    masters = _read_tensors(masters_file) if masters_file.exists() else {}
+    for key, tensor in [*optimizer.items(), *((f"master/{name}", master) for name, master in masters.items())]:
         kind, _, name = key.partition("/")
-        known = kind in (*_MOMENTS, "gradient") and name in learner.weights
-        if not known or (kind != "step" and tensor.shape != learner.weights[name].shape):
-            raise MetaAgentXError(
-                f"{training / 'optimizer.safetensors'} belongs to another model: {key} does not match"
-            )
+        known = kind in (*MOMENTS, "gradient", "master") and name in learner.parameters
+        if not known or (kind != "step" and tensor.shape != learner.parameters[name].shape):
+            file = masters_file if kind == "master" else training / "optimizer.safetensors"
+            raise MetaAgentXError(f"{file} belongs to another model: {key} does not match")
     if "cpu" not in random:
         raise MetaAgentXError(f"{training / 'random.safetensors'} lacks the CPU's random state")
-    return _Checkpoint(weights, optimizer, random, state)
+    return _Checkpoint(weights, masters, optimizer, random, state)
 
 
 def _read_state(path: Path, learner: Learner) -> LearnerState:
@@ -217,7 +225,11 @@ def _token_budget(saved: int, configured: int | None, learner: Learner) -> int:
 
 def _read_weights(model: LocalModel, path: Path) -> dict[str, Tensor]:
     weights: dict[str, Tensor]
-    weights = _read_adapter(model, path) if model.adapter else load_model(path, device="cpu").module.state_dict()
+    if model.adapter:
+        weights = _read_adapter(model, path)
+    else:
+        dtype = str(model.dtype).removeprefix("torch.")
+        weights = load_model(path, device="cpu", dtype=dtype).module.state_dict()
     expected = _weights_of(model)
     for name in [*expected, *weights]:
         if name not in weights:
@@ -235,7 +247,7 @@ def _read_weights(model: LocalModel, path: Path) -> dict[str, Tensor]:
 
 def _read_adapter(model: LocalModel, path: Path) -> dict[str, Tensor]:
     """Return the weights of a LoRA under this adapter's names: the files of peft leave out the adapter's name."""
-    saved = _read_tensors(path / "adapter_model.safetensors")
+    saved = _read_tensors(model_directory(path) / "adapter_model.safetensors")
     names = {f"{name}.".replace(f".{model.adapter}.", ".").removesuffix("."): name for name in _weights_of(model)}
     return {names.get(name, name): tensor for name, tensor in saved.items()}
 

@@ -2,8 +2,12 @@
 
 Sampling and training both go through `run`, which executes one function at a time in the model's thread: the event loop
 is never blocked, and nothing reads weights that are being written. Code that changes weights calls `weights_changed`,
-so that keys and values cached from the old ones are not used again. Weights are fp32 on a CPU: bf16 is slower there,
-and kills the process on some virtual machines.
+so that keys and values cached from the old ones are not used again. Weights are fp32 on a CPU by default: bf16 is
+slower there, and kills the process on some virtual machines (`ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16` avoids that).
+
+An update at a usual learning rate is smaller than the distance between two bf16 numbers. So a bf16 model that is
+trained has fp32 masters, which the optimizers of all its roles move and which its weights are rounded from. A LoRA is
+always fp32.
 """
 
 import asyncio
@@ -17,7 +21,7 @@ import torch
 from safetensors import SafetensorError
 
 from ...errors import MetaAgentXError
-from ..model_files import check_model
+from ..model_files import check_model, model_directory
 from .chat import ChatTokenizer
 from .memory import is_out_of_memory, one_line, translate_out_of_memory
 
@@ -60,6 +64,8 @@ class LocalModel:
     """Counts changes of the weights."""
     saved: SavedWeights | None = None
     """Where these weights were saved last."""
+    masters: dict[str, torch.Tensor] = field(default_factory=dict)
+    """The trained weights in fp32, by name, where the weights themselves are narrower; empty before training."""
     _has_adapters: bool = False
     _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "model"))
 
@@ -92,7 +98,7 @@ class LocalModel:
         """Return another model that shares the weights and the thread, and has its own LoRA."""
         module = _add_lora(self.module, lora, name)
         self.module, self._has_adapters = module, True  # from here on this model is reached through peft, too
-        return replace(self, adapter=name, version=0, saved=None)
+        return replace(self, adapter=name, version=0, saved=None, masters={})
 
 
 def base_causal_lm(module: Any) -> Any:
@@ -103,24 +109,32 @@ def base_causal_lm(module: Any) -> Any:
 
 
 def load_model(
-    path: str | Path, *, device: str | None = None, gguf_file: str | None = None, lora: LoraOptions | None = None
+    path: str | Path,
+    *,
+    device: str | None = None,
+    dtype: str = "auto",
+    gguf_file: str | None = None,
+    lora: LoraOptions | None = None,
 ) -> LocalModel:
     """Load a model from a directory in Hugging Face format, or from a GGUF file in a directory.
 
-    `device` defaults to the GPU, if there is one. With `lora`, the weights are frozen and a new LoRA is trained.
+    `device` defaults to the GPU, if there is one. `dtype`: float32, bfloat16, or auto, which is bfloat16 on a GPU. With
+    `lora`, the weights are frozen and a new LoRA is trained.
     """
-    path = Path(path)
+    path = model_directory(Path(path))
     check_model(path, gguf_file)
     torch_device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    dtype = torch.bfloat16 if torch_device.type == "cuda" else torch.float32
+    if dtype == "auto":
+        dtype = "bfloat16" if torch_device.type == "cuda" else "float32"
+    torch_dtype: torch.dtype = getattr(torch, dtype)
     too_large = f"{path} does not fit into memory: use a smaller model, or a machine with more memory"
     with translate_out_of_memory(MetaAgentXError, too_large):
         tokenizer = _load_tokenizer(path, gguf_file)
-        module = _load_weights(path, gguf_file, dtype)
+        module = _load_weights(path, gguf_file, torch_dtype)
         module.to(torch_device).eval()
     ends = module.generation_config.eos_token_id if module.generation_config else None
     chat_tokenizer = ChatTokenizer(tokenizer, [ends] if isinstance(ends, int) else ends or [], name=str(path))
-    model = LocalModel(module, chat_tokenizer, torch_device, dtype, module.config.max_position_embeddings)
+    model = LocalModel(module, chat_tokenizer, torch_device, torch_dtype, module.config.max_position_embeddings)
     return model if lora is None else model.with_adapter("default", lora)
 
 
@@ -170,6 +184,6 @@ def _add_lora(module: Any, lora: LoraOptions, name: str) -> Any:
     targets = lora.targets if isinstance(lora.targets, str) else list(lora.targets)
     config = LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules=targets, task_type="CAUSAL_LM")
     if isinstance(module, PeftModel):
-        module.add_adapter(name, config)
+        module.add_adapter(name, config, autocast_adapter_dtype=True)  # fp32, whatever the base is
         return module.eval()
-    return get_peft_model(module, config, adapter_name=name).eval()
+    return get_peft_model(module, config, adapter_name=name, autocast_adapter_dtype=True).eval()

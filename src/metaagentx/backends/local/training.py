@@ -1,8 +1,16 @@
 """Trains one role: gradients accumulated over packed micro-batches, then a step of the role's own AdamW.
 
 Gradient and optimizer state belong to the learner, not to the weights, so two roles can be trained on the same weights,
-and a role that is not trained has no state. A micro-batch adds its whole gradient or nothing: when memory runs out, the
-token budget is halved and the remaining data are packed again.
+and a role that is not trained has no state. Both are fp32 at least; the fp32 masters of narrower weights belong to the
+model, so that each role goes on from where the other one left them.
+
+Gradients are accumulated in place: in the backward pass each weight's gradient is added as soon as it is known, and
+freed. When memory runs out in the middle, the names of the weights that have theirs are kept. The data of that
+micro-batch are packed again, smaller, and add what the other weights lack. So every datum counts once for every weight.
+A call that fails leaves no gradient.
+
+Moments of a learner that does not learn now move to main memory when another one needs room on their device, and return
+for its next step.
 
 Call everything here in the model's thread.
 """
@@ -11,6 +19,9 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
+from threading import Lock
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -26,6 +37,9 @@ from .model import LocalModel
 from .prefix_tree import MicroBatch, pack
 
 _log = logging.getLogger(__name__)
+
+MOMENTS = ("exp_avg", "exp_avg_sq", "step")
+"""The tensors that AdamW keeps for a weight."""
 
 
 @dataclass(slots=True)
@@ -45,16 +59,38 @@ class Learner:
         self.model = model
         self.options = options or OptimizerConfig()
         self.state = LearnerState(token_budget=self.options.token_budget)
-        self.weights: dict[str, torch.nn.Parameter] = trained_weights(model)
+        self.parameters: dict[str, torch.nn.Parameter] = trained_weights(model)
         self.gradients: dict[str, Tensor] = {}
-        self.optimizer = torch.optim.AdamW(
+        self._packed_model = PackedModel(model.module, recompute=self.options.activation_checkpointing is True)
+        self._break_even = self._packed_model.break_even
+        self._stepping = Lock()
+        _LEARNERS.add(self)
+
+    @cached_property
+    def weights(self) -> dict[str, Tensor]:
+        """What the optimizer moves: the parameters, or for those narrower than fp32 the masters, created at first."""
+        for name, parameter in self.parameters.items():
+            if _at_least_fp32(parameter.dtype) != parameter.dtype and name not in self.model.masters:
+                self.model.masters[name] = parameter.detach().float()
+        return {name: self.model.masters.get(name, parameter) for name, parameter in self.parameters.items()}
+
+    @cached_property
+    def optimizer(self) -> torch.optim.AdamW:
+        """The optimizer, created for the first step: a reference model never has one."""
+        return torch.optim.AdamW(
             self.weights.values(),
             betas=(self.options.beta1, self.options.beta2),
             weight_decay=self.options.weight_decay,
             fused=True,
         )
-        self._packed_model = PackedModel(model.module)
-        self._break_even = self._packed_model.break_even
+
+    @property
+    def moments(self) -> dict[str, dict[str, Tensor]]:
+        """The optimizer's tensors of each weight; none before the first step."""
+        if "optimizer" not in self.__dict__:
+            return {}
+        state = self.optimizer.state
+        return {name: state[weight] for name, weight in self.weights.items() if weight in state}
 
     def forward_backward(
         self, data: Sequence[Datum], loss: LossName, options: LossConfig, temperature: float = 1.0
@@ -64,11 +100,22 @@ class Learner:
         normalization = normalization_of(data, options)
         sums: dict[str, float] = {"loss": 0.0, "packed_tokens": 0.0}
 
-        def add_gradient(batch: MicroBatch) -> None:
-            for name, value in self._micro_batch(batch, data, loss, options, normalization, temperature).items():
-                sums[name] = sums.get(name, 0.0) + value
+        def add_gradient(batch: MicroBatch, added: set[str]) -> None:
+            dtype = self._packed_model.loss_dtype
+            targets, terms = gather_terms(batch, data, normalization, self.model.device, dtype)
+            scored = self._packed_model.token_logprobs(batch, targets, temperature)
+            value, parts = compute_loss(loss, options, scored.logprobs_K, terms)
+            self._accumulate(value, added)
+            parts |= {"loss": value.detach(), "entropy": scored.entropies_K.sum()}
+            for name, number in parts.items():
+                sums[name] = sums.get(name, 0.0) + float(number)
+            sums["packed_tokens"] += batch.used
 
-        self._by_micro_batches({index: data[index].tokens for index in normalization.per_datum}, add_gradient)
+        try:
+            self._by_micro_batches({index: data[index].tokens for index in normalization.per_datum}, add_gradient)
+        except BaseException:
+            self.gradients = {}
+            raise
         return _metrics(sums, len(normalization.per_datum), normalization.tokens)
 
     def logprobs(self, data: Sequence[Datum], temperature: float = 1.0) -> list[list[float]]:
@@ -78,8 +125,8 @@ class Learner:
         sequences = {index: datum.tokens for index, datum in enumerate(data) if any(datum.weights)}
         normalization = Normalization(dict.fromkeys(sequences, 1.0), 0)
 
-        def look_up(batch: MicroBatch) -> None:
-            targets, _ = gather_terms(batch, data, normalization, self.model.device, torch.float32)
+        def look_up(batch: MicroBatch, _: set[str]) -> None:
+            targets, _terms = gather_terms(batch, data, normalization, self.model.device, torch.float32)
             with torch.no_grad():
                 values = iter(self._packed_model.token_logprobs(batch, targets, temperature).logprobs_K.tolist())
             for index in batch.paths:
@@ -94,7 +141,9 @@ class Learner:
             raise MetaAgentXError(f"learning rate must be finite and >= 0, got {learning_rate}")
         if not self.gradients:
             return {"grad_norm": 0.0, "learning_rate": learning_rate}
-        gradients, self.gradients = self.gradients, {}
+        # In the order of the weights: the backward pass adds them in another, and a sum depends on the order.
+        gradients = {name: self.gradients[name] for name in self.parameters if name in self.gradients}
+        self.gradients = {}
         norm = float(torch.nn.utils.get_total_norm(gradients.values()))
         if not math.isfinite(norm):
             raise MetaAgentXError(
@@ -102,15 +151,52 @@ class Learner:
                 "lower the learning rate, and check the losses of the steps before"
             )
         clip = min(1.0, self.options.gradient_clip / (norm + 1e-6))
-        for name, gradient in gradients.items():
-            self.weights[name].grad = gradient.mul_(clip) if clip < 1 else gradient
-        self.optimizer.param_groups[0]["lr"] = learning_rate
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        if clip < 1:
+            for gradient in gradients.values():
+                gradient.mul_(clip)
+        try:
+            self._step(gradients, learning_rate)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error) or not self._offload_others():
+                raise
+            self._step(gradients, learning_rate)
         self.state.steps += 1
         self.state.learning_rate = learning_rate
         self.model.weights_changed()
         return {"grad_norm": norm, "learning_rate": learning_rate}
+
+    def _step(self, gradients: Mapping[str, Tensor], learning_rate: float) -> None:
+        """Move the weights. Where memory runs out, nothing has changed."""
+        with self._stepping:
+            optimizer = self.optimizer
+            try:
+                for name, gradient in gradients.items():
+                    self.weights[name].grad = gradient
+                optimizer.param_groups[0]["lr"] = learning_rate
+                _move_moments(self.moments, next(iter(self.weights.values())).device)
+                optimizer.step()
+            finally:
+                optimizer.zero_grad(set_to_none=True)
+                for weight in [weight for weight, state in optimizer.state.items() if len(state) < len(MOMENTS)]:
+                    del optimizer.state[weight]  # memory ran out while these were created
+            with torch.no_grad():
+                for name, master in self.model.masters.items():
+                    self.parameters[name].copy_(master)
+
+    def offload_moments(self, device: torch.device) -> bool:
+        """Move the moments to this device, where they wait for the next step; return whether there were any to move."""
+        if not self._stepping.acquire(blocking=False):  # in its own thread, this learner takes a step
+            return False
+        try:
+            return _move_moments(self.moments, device)
+        finally:
+            self._stepping.release()
+
+    def _offload_others(self) -> bool:
+        """Move the moments of all other learners from this device to main memory; return whether there were any."""
+        others = [other for other in _LEARNERS if other is not self and other.model.device == self.model.device]
+        moved = [other.offload_moments(_MAIN_MEMORY) for other in others]
+        return any(moved)
 
     def gradient_cosine(self, other: "Learner") -> float | None:
         """Return the cosine between two accumulated gradients on the same weights; None where one of them is zero."""
@@ -125,62 +211,105 @@ class Learner:
             raise MetaAgentXError(f"temperature must be finite and > 0, got {temperature}")
         check_data(data, loss, options, self.model.context_length, self._packed_model.vocabulary)
 
-    def _by_micro_batches(self, sequences: dict[int, tuple[int, ...]], work: Callable[[MicroBatch], None]) -> None:
-        """Run the work on all sequences. Where a micro-batch does not fit into memory, the rest is packed again."""
+    def _by_micro_batches(
+        self,
+        sequences: dict[int, tuple[int, ...]],
+        work: Callable[[MicroBatch, set[str]], None],
+        added: frozenset[str] = frozenset(),
+    ) -> None:
+        """Run the work on all sequences. A micro-batch that does not fit into memory is packed again, then the rest is.
+
+        `added`: the weights that already have the gradient of these sequences.
+        """
         while sequences:
             for batch in pack(sequences, self.state.token_budget, self._break_even):
-                if not _fits_into_memory(batch, work):
-                    self._reduce_budget(batch)
+                added_now = set(added)
+                fits = _fits_into_memory(partial(work, batch, added_now))
+                batch_sequences = {index: sequences.pop(index) for index in batch.paths}
+                if not fits:
+                    self._make_room(batch)
+                    self._by_micro_batches(batch_sequences, work, frozenset(added_now))
                     break
-                for index in batch.paths:
-                    del sequences[index]
 
-    def _reduce_budget(self, batch: MicroBatch) -> None:
-        """Halve the token budget after a micro-batch that did not fit; raise where that cannot help."""
+    def _make_room(self, batch: MicroBatch) -> None:
+        """Free memory for a micro-batch that did not fit, or make it smaller; raise where nothing is left to do."""
         tokens = batch.rows * batch.length
-        if len(batch.paths) == 1:
+        if self._offload_others():
+            _log.warning("out of memory on a micro-batch of %d tokens: moved optimizer state to main memory", tokens)
+        elif len(batch.paths) > 1:
+            self.state.token_budget = max(1, min(self.state.token_budget, tokens) // 2)
+            _log.warning(
+                "out of memory on a micro-batch of %d tokens: continuing with at most %d; optimizer.token_budget sets "
+                "the first limit",
+                tokens,
+                self.state.token_budget,
+            )
+        elif self.options.activation_checkpointing == "auto" and self._can_recompute_more:
+            self._packed_model.recompute = True
+            _log.warning(
+                "out of memory on a single sequence of %d tokens: continuing with activation checkpointing; "
+                "optimizer.activation_checkpointing = true uses it from the start",
+                tokens,
+            )
+        else:
+            hint = "set optimizer.activation_checkpointing to true, " if self._can_recompute_more else ""
             raise MetaAgentXError(
                 f"out of memory on a single sequence of {tokens} tokens, which no optimizer.token_budget (now "
-                f"{self.state.token_budget}) makes smaller: lower rollout.designer_tokens and "
+                f"{self.state.token_budget}) makes smaller: {hint}lower rollout.designer_tokens and "
                 "rollout.executor_tokens, or use a LoRA (model.lora_rank) or a smaller model"
             )
-        self.state.token_budget = max(1, min(self.state.token_budget, tokens) // 2)
-        _log.warning(
-            "out of memory on a micro-batch of %d tokens: continuing with at most %d; optimizer.token_budget sets the "
-            "first limit",
-            tokens,
-            self.state.token_budget,
-        )
 
-    def _micro_batch(
-        self,
-        batch: MicroBatch,
-        data: Sequence[Datum],
-        loss: LossName,
-        options: LossConfig,
-        normalization: Normalization,
-        temperature: float,
-    ) -> Mapping[str, float]:
-        dtype = self._packed_model.loss_dtype
-        targets, terms = gather_terms(batch, data, normalization, self.model.device, dtype)
-        scored = self._packed_model.token_logprobs(batch, targets, temperature)
-        value, sums = compute_loss(loss, options, scored.logprobs_K, terms)
-        gradients = torch.autograd.grad(value, list(self.weights.values()), allow_unused=True)
-        for name, gradient in zip(self.weights, gradients, strict=True):
-            if gradient is None:
-                continue
+    @property
+    def _can_recompute_more(self) -> bool:
+        return self._packed_model.can_recompute and not self._packed_model.recompute
+
+    def _accumulate(self, loss: Tensor, added: set[str]) -> None:
+        """Add the gradient of a loss to all weights but those in `added`, which receives their names one by one."""
+
+        def add(name: str, parameter: Tensor) -> None:
+            gradient, parameter.grad = parameter.grad, None
+            assert gradient is not None
             if name in self.gradients:
-                self.gradients[name] += gradient
+                self.gradients[name].add_(gradient)
             else:
-                self.gradients[name] = gradient
-        sums |= {"loss": value.detach(), "entropy": scored.entropies_K.sum()}
-        return {name: float(number) for name, number in sums.items()} | {"packed_tokens": float(batch.used)}
+                self.gradients[name] = gradient.to(_at_least_fp32(gradient.dtype))
+            added.add(name)
+
+        parameters = {name: parameter for name, parameter in self.parameters.items() if name not in added}
+        hooks = [
+            parameter.register_post_accumulate_grad_hook(partial(add, name)) for name, parameter in parameters.items()
+        ]
+        try:
+            if parameters:
+                torch.autograd.backward(loss, inputs=list(parameters.values()))
+        finally:
+            for hook, parameter in zip(hooks, parameters.values(), strict=True):
+                hook.remove()
+                parameter.grad = None
 
 
-def _fits_into_memory(batch: MicroBatch, work: Callable[[MicroBatch], None]) -> bool:
-    """Run the work on a micro-batch and return whether there was enough memory."""
+_LEARNERS: WeakSet[Learner] = WeakSet()
+_MAIN_MEMORY = torch.device("cpu")
+
+
+def _move_moments(moments: Mapping[str, dict[str, Tensor]], device: torch.device) -> bool:
+    """Move the moments to a device; return whether any were elsewhere."""
+    elsewhere = [
+        (state, kind) for state in moments.values() for kind, tensor in state.items() if tensor.device != device
+    ]
+    for state, kind in elsewhere:
+        state[kind] = state[kind].to(device)
+    return bool(elsewhere)
+
+
+def _at_least_fp32(dtype: torch.dtype) -> torch.dtype:
+    return torch.promote_types(dtype, torch.float32)
+
+
+def _fits_into_memory(work: Callable[[], None]) -> bool:
+    """Run the work and return whether there was enough memory."""
     try:
-        work(batch)
+        work()
     except (RuntimeError, MemoryError) as error:  # torch raises a RuntimeError, on a CPU without a type of its own
         if not is_out_of_memory(error):
             raise
