@@ -398,7 +398,10 @@ def test_the_same_path_gives_the_same_trees_whoever_is_faster(
         tasks = [TASK, replace(TASK, question="How many squares are there on a 2 by 2 board?")]
         return runner.run(
             rollout_batch(
-                tasks, shared, RolloutOptions(RolloutConfig(designs=4, executions=3, **limits)), ("run", path)
+                tasks,
+                shared,
+                RolloutOptions(RolloutConfig.model_validate({"designs": 4, "executions": 3} | limits)),
+                ("run", path),
             )
         )
 

@@ -18,8 +18,11 @@ from metaagentx.workflow.protocol import (
     pending_tool_uses,
     reply_answer,
     visible,
-    well_formed_delivery,
 )
+
+
+def well_formed_delivery(text: str, prompt: str = "") -> bool:
+    return delivery(text, prompt) is not None
 
 
 def test_defect_7_repeated_boxes_are_not_dropped() -> None:

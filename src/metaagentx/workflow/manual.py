@@ -95,19 +95,22 @@ def language_page() -> str:
     return _FOR_PEOPLE + language_manual()
 
 
-def language_manual(calls: int = MAX_CALLS) -> str:
-    """Return the whole manual, as Markdown, for executions that may make at most `calls` model calls."""
-    return "\n".join([_introduction(calls), _reference(), _examples()])
+def language_manual(calls: int = MAX_CALLS, instruction: str = INSTRUCTION) -> str:
+    """Return the whole manual, as Markdown, for executions that may make at most `calls` model calls.
+
+    `instruction` is what every agent is told.
+    """
+    return "\n".join([_introduction(calls, instruction), _reference(), _examples()])
 
 
-def _introduction(calls: int) -> str:
+def _introduction(calls: int, instruction: str) -> str:
     bounds = (
         f"{MAX_CHARACTERS} characters, {MAX_AGENTS} agents, max_turns {MAX_TURNS}, "
         f"{MAX_ROUNDS} rounds or iterations, {calls} model calls in the worst case"
     )
     modules = ", ".join(sorted(MODULES - {"workflow", "__future__"}))
     text = _REPLY.replace("MODULE_LIST", modules).replace("LIMITS", bounds)
-    return text.replace("INSTRUCTION", INSTRUCTION)
+    return text.replace("INSTRUCTION", instruction.replace("\n", "\n> "))
 
 
 def _reference() -> str:
