@@ -141,17 +141,20 @@ def learning_rate_at(step: int, options: SftOptions) -> float:
 
 def row_datum(policy: Policy, row: Demonstration) -> Datum:
     """Return a demonstration as tokens: prompt tokens have weight 0, tokens of the reply 1."""
-    prompt = _encode_prompt(policy.tokenizer, row.messages[:-1])
-    reply = policy.tokenizer.encode_reply(row.messages[-1]["content"])
+    prompt, reply = encode_row(policy.tokenizer, row)
     return Datum((*prompt, *reply), (0.0,) * len(prompt) + (1.0,) * len(reply))
 
 
-def _encode_prompt(tokenizer: Tokenizer, messages: Messages) -> list[int]:
-    """Return the prompt as sampling sees it: each turn continues the tokens of those before it.
+def encode_row(tokenizer: Tokenizer, row: Demonstration) -> tuple[list[int], list[int]]:
+    """Return prompt and reply as sampling sees them: in a conversation each turn continues the tokens before it.
 
-    A template may write an earlier reply in another way than it was sampled: Qwen3's leaves out the empty thinking of
+    A template may write an earlier reply in another way than it was sampled: Qwen3's leaves out the empty thought of
     `enable_thinking = false`.
     """
+    return _encode_prompt(tokenizer, row.messages[:-1]), tokenizer.encode_reply(row.messages[-1]["content"])
+
+
+def _encode_prompt(tokenizer: Tokenizer, messages: Messages) -> list[int]:
     replies = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
     starts, ends = [0, *(index + 1 for index in replies)], [*replies, len(messages)]
     parts = [messages[start:end] for start, end in zip(starts, ends, strict=True)]

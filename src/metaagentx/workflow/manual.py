@@ -81,6 +81,7 @@ python -m metaagentx.workflow src/metaagentx/workflow/examples/debate.py --quest
 The command prints the conversation and the answer.
 
 - `--reply TEXT` is the reply to one call. Give it once for each call; the last one repeats.
+- `--lenient` ignores unknown keyword arguments of nodes, with a note, as `rollout.dialect = "lenient"` in a recipe does.
 - `--base-url URL --model NAME` lets a model on an OpenAI-compatible server reply instead.
 - **The command runs the script without the sandbox**, with your files and your network. Use it only for your own scripts.
 - The package `workflow` exists under this command and in the sandbox. Plain `python script.py` does not have it.
