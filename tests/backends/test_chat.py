@@ -174,6 +174,13 @@ def test_a_template_ignores_arguments_that_it_does_not_use() -> None:
     assert drifting(QWEN3, depth=3, style="short").encode_chat(ASK) == drifting(QWEN3).encode_chat(ASK)
 
 
+def test_an_argument_that_the_template_cannot_use_is_told() -> None:
+    counting = "{%- if depth > 2 -%}deep{%- endif -%}" + QWEN3
+    assert drifting(counting, depth=3).encode_chat(ASK) != drifting(counting, depth=1).encode_chat(ASK)
+    with pytest.raises(MetaAgentXError, match=r"with model.chat_template = \{'depth': 'high'\}: '>' not supported"):
+        drifting(counting, depth="high")
+
+
 def test_arguments_that_the_backend_sets_are_reserved() -> None:
     """A recipe with one of them is an error; without the list it would end in a TypeError, or change the prompt."""
     own = inspect.signature(PreTrainedTokenizerFast.apply_chat_template).parameters.values()

@@ -114,13 +114,8 @@ def _expected(schema: Schema) -> str:
         items = "tables" if "$ref" in schema["items"] else _expected(schema["items"])
         return f"{'a non-empty list' if 'minItems' in schema else 'a list'} of {items}"
     if kind == "string":
-        return (
-            "a path"
-            if schema.get("format") == "path"
-            else "a non-empty string"
-            if "minLength" in schema
-            else "a string"
-        )
+        plain = "a non-empty string" if "minLength" in schema else "a string"
+        return "a path" if schema.get("format") == "path" else plain
     if schema.get("additionalProperties"):
         return f"a table, each value {_expected(schema['additionalProperties'])}"
     bounds = [f"{sign} {schema[bound]:_}" for bound, sign in _BOUNDS.items() if bound in schema]

@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sys.stderr.write("This runs the script without a sandbox, with your rights: only for scripts of your own.\n")
     before = {name: sys.modules[name] for name in sys.modules if name.partition(".")[0] == "workflow"}
     try:
-        setattr(sys.modules["__main__"], LENIENT_INPUT, options.lenient)
+        vars(sys.modules["__main__"])[LENIENT_INPUT] = options.lenient
         with use(_Conversation(reply)) as session:
             _run(source, options.script, options.question)
     except (_ServerFailed, WorkflowTooLarge) as error:
@@ -53,6 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         traceback.print_exception(type(error), error, in_script)
         return 1
     finally:
+        del vars(sys.modules["__main__"])[LENIENT_INPUT]
         _remove_alias()
         sys.modules.update(before)
     return _show_answer(session)

@@ -83,9 +83,12 @@ class ChatTokenizer:
             text: str = self.hf.apply_chat_template(
                 plain, add_generation_prompt=True, tokenize=False, **self._arguments
             )
-        except TemplateError as error:
+        except (TemplateError, TypeError) as error:
             roles = ", ".join(message["role"] for message in messages)
-            raise MetaAgentXError(f"the chat template does not accept a conversation of {roles}: {error}") from error
+            given = f" with model.chat_template = {self._arguments}" if self._arguments else ""
+            raise MetaAgentXError(
+                f"the chat template does not accept a conversation of {roles}{given}: {error}"
+            ) from error
         return text
 
     def _encode(self, text: str) -> list[int]:
