@@ -292,9 +292,9 @@ def test_identical_designs_are_validated_once(
 ) -> None:
     validated: list[str] = []
 
-    def counting(script: str) -> list[ScriptProblem]:
+    def counting(script: str, lenient: bool) -> list[ScriptProblem]:
         validated.append(script)
-        return validate(script)
+        return validate(script, lenient)
 
     monkeypatch.setattr("metaagentx.rollout.designer.validate", counting)
     scripts = [f"# No other test has written this.\n{script}" for script in (SINGLE, VOTE)]
