@@ -98,8 +98,8 @@ def deliveries(text: str, prompt: str = "", instruction: str = INSTRUCTION) -> l
     """Return what the model wrote in delivery blocks, without those that are empty, repeat the prompt's, or repeat a
     part of the instruction.
     """
-    echoes = {_collapse(block.inner) for block in blocks("delivery", prompt)}
     told, written = _collapse(instruction), blocks("delivery", visible(text))
+    echoes = {told} | {_collapse(block.inner) for block in blocks("delivery", prompt)}
     return [block.inner for block in written if not _is_echo(block.inner, echoes, told)]
 
 
