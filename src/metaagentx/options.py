@@ -5,9 +5,9 @@ and one range. `Config` in `metaagentx.config` puts the sections together. The s
 and `backends`, which may not import `config`.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 PRESET = "preset:"
 
@@ -19,6 +19,14 @@ Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
 Text = Annotated[str, Field(min_length=1)]
+TemplateArguments: TypeAlias = dict[str, bool | int | float | str]
+"""Arguments of a chat template, by name."""
+RESERVED_ARGUMENTS = frozenset(
+    """conversation messages tools documents chat_template add_generation_prompt continue_final_message tokenize
+    sanitize_control_tokens padding truncation max_length return_tensors return_dict return_assistant_tokens_mask
+    tokenizer_kwargs""".split()  # noqa: SIM905
+)
+"""Arguments of transformers' `apply_chat_template` itself: the backend sets them."""
 # Without the validator, pydantic takes 0 for false.
 Off = Annotated[Literal[False], BeforeValidator(lambda value: value if isinstance(value, bool) else None)]
 
@@ -38,6 +46,9 @@ class ModelConfig(Section):
     """Directory of a model in Hugging Face format, relative to the recipe, or `preset:tiny` for a new small model."""
     gguf_file: Text | None = None
     """Name of the file in that directory, if the weights are in GGUF format."""
+    chat_template: TemplateArguments = {}
+    """Arguments of the model's chat template, such as `{ enable_thinking = false }` for Qwen3. They hold for training
+    and evaluation. A template ignores arguments that it does not use."""
     sharing: Literal["shared", "lora", "separate"] = "shared"
     """`shared`: both roles use one set of weights. `lora`: one base with a LoRA for each role. `separate`: a model
     for each role."""
@@ -59,6 +70,13 @@ class ModelConfig(Section):
     compiled: bool | Literal["auto"] = "auto"
     """Compile the decoding step (Qwen3 and Llama, with or without LoRA). `auto`: as soon as it pays; true: at once,
     and fail if that is impossible."""
+
+    @field_validator("chat_template")
+    @classmethod
+    def _check_chat_template(cls, arguments: TemplateArguments) -> TemplateArguments:
+        for name in sorted(RESERVED_ARGUMENTS.intersection(arguments)):
+            raise ValueError(f"model.chat_template.{name}: the backend sets this argument: remove it")
+        return arguments
 
     @property
     def preset(self) -> str | None:

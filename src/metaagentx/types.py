@@ -213,6 +213,9 @@ class Call:
     """How many tokens the model read; a saved tree keeps this and not the tokens themselves."""
     finish: str = "stop"
     """`length`: the reply was cut off."""
+    instruction: str = ""
+    """What all agents were told, where a recipe sets another instruction than the default: `prompts.agent_instruction`.
+    An echo of it delivers nothing."""
     seconds: float = 0.0
 
 

@@ -1,7 +1,9 @@
 """Chat: the model's own template, and conversations that continue without encoding a token again."""
 
+import inspect
 import random
 import time
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +16,12 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from metaagentx.backends.local.chat import ChatTokenizer
+from metaagentx.coldstart.demonstrations import Demonstration
+from metaagentx.coldstart.sft import encode_row
 from metaagentx.errors import MetaAgentXError
+from metaagentx.options import RESERVED_ARGUMENTS
+from metaagentx.rollout.sampling import encode_prompt
+from metaagentx.types import Call, Role
 from tests.backends.learners import chat_tokenizer
 
 # As Qwen3's: the thinking of earlier turns is taken out, and what is left is stripped.
@@ -34,12 +41,14 @@ ALTERNATING = (
     "{%- if (message.role == 'user') != (loop.index0 % 2 == 0) -%}{{- raise_exception('roles must alternate') -}}"
     "{%- endif -%}{{- message.content + '<|im_end|>' -}}{%- endfor -%}"
 )
+QWEN3 = (Path(__file__).parents[1] / "data" / "qwen3_chat_template.jinja").read_text()
+NO_THOUGHT = "<think>\n\n</think>\n\n"
 ASK = [{"role": "user", "content": "2 + 2?"}]
 MORE = [{"role": "user", "content": "Sure?"}]
 texts = st.text(st.characters(codec="ascii", exclude_characters="\x00"), max_size=20)
 
 
-def drifting(template: str) -> ChatTokenizer:
+def drifting(template: str, **arguments: object) -> ChatTokenizer:
     """Its merges join what stands on both sides of a turn's end, and letters that a model may write one by one."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     merges = [("a", "b"), ("ab", "a"), ("a", "Ċ"), ("b", "Ċ"), ("Ċ", "u"), ("s", "e"), ("u", "se")]
@@ -51,7 +60,7 @@ def drifting(template: str) -> ChatTokenizer:
     hf = PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token="<|endoftext|>")
     hf.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})
     hf.chat_template = template
-    return ChatTokenizer(hf)
+    return ChatTokenizer(hf, template_arguments=arguments)
 
 
 def test_a_prompt_is_what_the_template_writes() -> None:
@@ -151,3 +160,78 @@ def test_no_text_makes_a_continuation_slow() -> None:
     started = time.process_time()
     tokenizer.encode_continuation(tokenizer.encode_chat(ASK), hostile)
     assert time.process_time() - started < 20
+
+
+def test_qwen3_thinks_unless_the_recipe_says_otherwise() -> None:
+    asked = "<|im_start|>user\n2 + 2?<|im_end|>\n<|im_start|>assistant\n"
+    for arguments, start in (({}, ""), ({"enable_thinking": True}, ""), ({"enable_thinking": False}, NO_THOUGHT)):
+        tokenizer = drifting(QWEN3, **arguments)
+        assert tokenizer.hf.decode(tokenizer.encode_chat(ASK)) == asked + start
+        assert {tokenizer.hf.convert_tokens_to_ids("<|im_end|>"), tokenizer.hf.eos_token_id} == tokenizer.end_tokens
+
+
+def test_a_template_ignores_arguments_that_it_does_not_use() -> None:
+    assert drifting(QWEN3, depth=3, style="short").encode_chat(ASK) == drifting(QWEN3).encode_chat(ASK)
+
+
+def test_an_argument_that_the_template_cannot_use_is_told() -> None:
+    counting = "{%- if depth > 2 -%}deep{%- endif -%}" + QWEN3
+    assert drifting(counting, depth=3).encode_chat(ASK) != drifting(counting, depth=1).encode_chat(ASK)
+    with pytest.raises(MetaAgentXError, match=r"with model.chat_template = \{'depth': 'high'\}: '>' not supported"):
+        drifting(counting, depth="high")
+
+
+def test_arguments_that_the_backend_sets_are_reserved() -> None:
+    """A recipe with one of them is an error; without the list it would end in a TypeError, or change the prompt."""
+    own = inspect.signature(PreTrainedTokenizerFast.apply_chat_template).parameters.values()
+    assert {p.name for p in own if p.kind is p.POSITIONAL_OR_KEYWORD} - {"self"} <= RESERVED_ARGUMENTS
+
+
+@given(st.integers(0, 2**32), st.booleans(), texts)
+def test_a_conversation_without_thinking_continues_without_it_and_keeps_sampled_tokens(
+    seed: int, ended: bool, content: str
+) -> None:
+    tokenizer = SILENT
+    prompt = tokenizer.encode_chat(ASK)
+    letters = [tokenizer.hf.convert_tokens_to_ids(letter) for letter in ("a", "b", "ab", "Ċ", "u", "s")]
+    end = tokenizer.hf.convert_tokens_to_ids("<|im_end|>")
+    sampled = random.Random(seed).choices(letters, k=12) + [end] * ended
+    tokens = tokenizer.encode_continuation([*prompt, *sampled], [{"role": "user", "content": content}])
+    assert tokens[: len(prompt) + len(sampled)] == [*prompt, *sampled]
+    following = tokenizer.hf.decode(tokens[len(prompt) + len(sampled) :])
+    asked = f"\n<|im_start|>user\n{content}<|im_end|>\n<|im_start|>assistant\n{NO_THOUGHT}"
+    assert following == ("" if ended else "<|im_end|>") + asked
+
+
+SILENT = drifting(QWEN3, enable_thinking=False)
+
+
+class Silent:
+    """A policy as far as prompts are concerned."""
+
+    tokenizer = SILENT
+
+
+def test_sft_trains_what_the_model_sees_when_it_is_sampled() -> None:
+    """Also in a conversation with tools, in which Qwen3's template writes earlier replies without the empty thought."""
+    system = {"role": "system", "content": "Compute."}
+    first = [system, *ASK]
+    second = [*first, {"role": "assistant", "content": "```python\nprint(4)\n```"}, *MORE]
+    calls: list[Call] = []
+    for messages, reply in ((first, second[2]["content"]), (second, "ab")):
+        prompt = encode_prompt(Silent, tuple(messages), calls)  # type: ignore[arg-type]
+        completion = SILENT.encode_reply(reply)
+        row = Demonstration((*messages, {"role": "assistant", "content": reply}), Role.EXECUTOR)
+        assert encode_row(SILENT, row) == (prompt, completion)
+        calls.append(
+            Call(Role.EXECUTOR, "A", tuple(messages), reply, prompt=tuple(prompt), completion=tuple(completion))
+        )
+    shown = SILENT.hf.decode(calls[1].prompt)
+    assert shown.count(NO_THOUGHT) == 2 and shown.endswith(NO_THOUGHT)
+    assert SILENT.hf.decode(SILENT.encode_chat(second)).count(NO_THOUGHT) == 1, "the template alone would differ"
+    assert calls[1].completion[-1] == SILENT.hf.convert_tokens_to_ids("<|im_end|>")
+
+
+def test_rows_that_are_no_conversation_of_ours_are_written_by_the_template() -> None:
+    told = ({"role": "user", "content": "a"}, *({"role": "assistant", "content": text} for text in ("b", "c", "d")))
+    assert encode_row(SILENT, Demonstration(told, Role.EXECUTOR))[0] == SILENT.encode_chat(told[:-1])

@@ -110,6 +110,9 @@ def contents(directory: Path) -> dict[str, bytes]:
         ({"overrides": [*TWO, "tasks.held_out=9"]}, "recipe.tasks.held_out = 10, now 9: use"),
         ({"overrides": [*TWO, "reward.allow_hard_coded=true"]}, "reward.allow_hard_coded = false, now true: use"),
         ({"overrides": [*TWO, "seed=6"]}, "seed = 5, now 6 (and 1 more): use"),
+        ({"overrides": [*TWO, "prompts.designer_system=Hi"]}, 'prompts.designer_system, now "Hi": use'),
+        ({"overrides": [*TWO, "rollout.dialect=lenient"]}, 'rollout.dialect, now "lenient": use'),
+        ({"overrides": [*TWO, "rollout.executor_temperature=2"]}, "rollout.executor_temperature, now 2.0: use"),
     ],
 )
 def test_work_done_with_other_settings_is_refused_by_its_name(
@@ -118,8 +121,26 @@ def test_work_done_with_other_settings_is_refused_by_its_name(
     before = contents(done.out)
     with pytest.raises(MetaAgentXError) as caught:
         replace(done, **changes).run()  # type: ignore[arg-type]
-    assert str(caught.value).startswith(f"{done.out} was made with {words}")
+    made = str(caught.value).removeprefix(f"{done.out} was made ")
+    assert made.startswith((f"with {words}", f"without {words}"))
     assert "\n" not in str(caught.value) and contents(done.out) == before
+
+
+def test_demonstrations_are_collected_under_the_recipes_prompts(tmp_path: Path) -> None:
+    path = recipe(tmp_path, own_tasks(tmp_path / "own.jsonl", range(10, 30)))
+    told = "Close with <delivery>\\\\boxed{result}</delivery>."
+    path.write_text(
+        f'{path.read_text()}[prompts]\ndesigner_system = ""\ndesigner_request = "Team for: {{question}}"\n'
+        f'agent_instruction = "{told}"\n'
+    )
+    rows, usage = Request(out=tmp_path / "out", recipe=path, count=8, overrides=TWO).run()
+    assert usage.solved and {row.role for row in rows} == {*Role}
+    for row in rows:
+        if row.role is Role.DESIGNER:
+            assert [message["role"] for message in row.messages] == ["user", "assistant"]
+            assert row.messages[0]["content"].startswith("Team for: Solve this multiplication")
+        else:
+            assert row.messages[0]["content"].startswith("Solve the task.\n\nClose with <delivery>\\boxed{result}")
 
 
 def test_what_changes_no_rows_may_change(done: Request) -> None:

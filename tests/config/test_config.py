@@ -16,6 +16,7 @@ from metaagentx.config import (
     LossConfig,
     ModelConfig,
     OptimizerConfig,
+    PromptsConfig,
     RewardConfig,
     RolloutConfig,
     RunConfig,
@@ -27,8 +28,10 @@ from metaagentx.config import (
     to_toml,
 )
 from metaagentx.errors import MetaAgentXError
+from metaagentx.options import RESERVED_ARGUMENTS
 from metaagentx.policy import DEFAULT_LOSS
 from metaagentx.tasks.mixture import cycle_counts, parse_mixture
+from metaagentx.types import Role
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted((ROOT / "recipes").glob("*.toml"))
@@ -184,6 +187,14 @@ def test_only_the_override_at_fault_is_named(tmp_path: Path) -> None:
         ("rollout.designs = 4.0", ["rollout.designs: invalid value 4.0", "an integer"]),
         ("rollout.designs = true", ["rollout.designs: invalid value true", "an integer"]),
         ('rollout.temperature = "hot"', ['rollout.temperature: invalid value "hot"', "a number > 0"]),
+        ("model.chat_template = false", ["model.chat_template: invalid value false", "a table, each value true or"]),
+        (
+            "model.chat_template.enable_thinking = [false]",
+            ["model.chat_template.enable_thinking: invalid value [false]", "an integer, a number or a string"],
+        ),
+        ("model.chat_template = { a = { b = 1 } }", ['model.chat_template.a: invalid value {"b": 1}']),
+        ("model.chat_template.tokenize = true", ["model.chat_template.tokenize: ", "remove it"]),
+        ("model.chat_template.depth = nan", ["model.chat_template.depth: invalid value nan"]),
         ("model.gguf_file = 3", ["model.gguf_file: invalid value 3", "a non-empty string"]),
         ("model.deterministic = 1", ["model.deterministic: invalid value 1", "true or false"]),
         ("model.compiled = 1", ["model.compiled: invalid value 1", 'true or false or "auto"']),
@@ -206,6 +217,13 @@ def test_only_the_override_at_fault_is_named(tmp_path: Path) -> None:
         ("rollout.retries = 101", ["rollout.retries: invalid value 101", ">= 0 and <= 100"]),
         ("model.threads = 2000", ["model.threads: invalid value 2000", ">= 0 and <= 1_024"]),
         ("rollout.temperature = 0.0", ["rollout.temperature: invalid value 0.0", "a number > 0"]),
+        ("rollout.designer_temperature = 0", ["rollout.designer_temperature: invalid value 0", "a number > 0"]),
+        ("evaluation.temperature = -0.5", ["evaluation.temperature: invalid value -0.5", "a number >= 0"]),
+        ('rollout.dialect = "loose"', ['rollout.dialect: invalid value "loose"', '"strict" or "lenient"']),
+        ('prompts.designer_request = "{task}"', ["prompts.designer_request: ", "{question} once, found it 0 times"]),
+        ('prompts.designer_request = "{question} {question}"', ["{question} once, found it 2 times"]),
+        ('prompts.agent_instruction = "{question}"', ["prompts.agent_instruction: {question} stands for", "remove it"]),
+        ("prompts.designer_system = 1", ["prompts.designer_system: invalid value 1", "a string"]),
         ("rollout.temperature = nan", ["rollout.temperature: invalid value nan", "a number > 0"]),
         ("rollout.cpu_seconds = inf", ["rollout.cpu_seconds: invalid value inf", "a number > 0"]),
         ("reward.cost_per_call = -0.1", ["reward.cost_per_call: invalid value -0.1", "a number >= 0"]),
@@ -370,10 +388,14 @@ STAGES = st.lists(
     min_size=1,
     max_size=4,
 )
+TEMPLATE: st.SearchStrategy[Any] = st.dictionaries(
+    TEXT.filter(lambda name: name not in RESERVED_ARGUMENTS), st.booleans() | COUNT | POSITIVE | TEXT, max_size=3
+)
 MODELS = st.builds(
     ModelConfig,
     path=TEXT,
     gguf_file=maybe(TEXT),
+    chat_template=TEMPLATE,
     sharing=st.sampled_from(["shared", "lora", "separate"]),
     lora_rank=st.integers(1, 65536),
     device=maybe(TEXT),
@@ -389,6 +411,9 @@ ROLLOUTS = st.builds(
     designs=st.integers(2, 9),
     executions=st.integers(2, 9),
     temperature=POSITIVE,
+    designer_temperature=maybe(POSITIVE),
+    executor_temperature=maybe(POSITIVE),
+    dialect=st.sampled_from(["strict", "lenient"]),
     cpu_seconds=st.floats(0, 150, exclude_min=True),
     retries=st.integers(0, 100),
 )
@@ -414,7 +439,10 @@ CONFIGS = st.builds(
     credit=st.builds(CreditConfig, baseline=st.sampled_from(["mean", "leave_one_out"]), divide_by_std=st.booleans()),
     loss=LOSSES,
     optimizer=st.builds(OptimizerConfig, gradient_clip=POSITIVE, beta1=SHARE, updates_per_step=BATCH),
-    evaluation=st.builds(EvaluationConfig, every=NATURAL, tasks=COUNT, samples=BATCH),
+    evaluation=st.builds(EvaluationConfig, every=NATURAL, tasks=COUNT, samples=BATCH, temperature=maybe(NON_NEGATIVE)),
+    prompts=st.builds(
+        PromptsConfig, designer_system=TEXT, designer_request=TEXT.map("{}{{question}}".format), agent_instruction=TEXT
+    ),
     run=st.builds(RunConfig, checkpoint_every=COUNT, loggers=LOGGERS),
 )
 
@@ -475,3 +503,35 @@ def test_the_documentation_lists_all_keys() -> None:
     keys = rest.count("\n| `")
     assert f"with {keys} documented keys" in readme, f"there are {keys} keys"
     assert rest == "\n" + reference(), "put metaagentx.config.reference() behind the marker in docs/config.md"
+
+
+def test_prompts_and_template_arguments_are_recorded_as_they_are_written(tmp_path: Path) -> None:
+    written = """
+[model.chat_template]
+enable_thinking = false
+depth = 3
+[prompts]
+designer_system = ""
+designer_request = '''Write a team for
+{question}'''
+agent_instruction = '''End with <delivery>\\boxed{your answer}</delivery>.'''
+"""
+    config = load_config(recipe(tmp_path, SMALLEST + written))
+    assert config.model.chat_template == {"enable_thinking": False, "depth": 3}
+    assert config.prompts.request("2 + {question}?") == "Write a team for\n2 + {question}?"
+    assert config.prompts.agent_instruction == "End with <delivery>\\boxed{your answer}</delivery>."
+    assert load_config(recipe(tmp_path, to_toml(config))) == config
+
+
+def test_a_temperature_that_is_not_set_is_the_next_more_general_one() -> None:
+    rollout = RolloutConfig(temperature=0.8, designer_temperature=1.2)
+    assert rollout.temperatures == {Role.DESIGNER: 1.2, Role.EXECUTOR: 0.8}
+
+    def at_evaluation(**keys: float) -> list[float]:
+        config = EvaluationConfig.model_validate(keys)
+        return [config.temperature_of(role, rollout.temperatures[role]) for role in (Role.DESIGNER, Role.EXECUTOR)]
+
+    assert at_evaluation() == [1.2, 0.8]
+    assert at_evaluation(temperature=0) == [0, 0]
+    assert at_evaluation(temperature=0.5, executor_temperature=0) == [0.5, 0]
+    assert at_evaluation(designer_temperature=0) == [0, 0.8]

@@ -23,9 +23,16 @@ from tests.training_runs import train
 HELD_OUT = 9
 
 
-@pytest.mark.parametrize("measured", [HELD_OUT, 4])
+@pytest.mark.parametrize(
+    ("measured", "temperatures"),
+    [
+        (HELD_OUT, []),
+        (4, ["rollout.designer_temperature=0.9", "evaluation.temperature=1.3", "evaluation.designer_temperature=0"]),
+    ],
+)
 def test_the_eval_command_gives_the_figure_that_training_recorded(
     measured: int,
+    temperatures: list[str],
     tmp_path: Path,
     tmp_path_factory: pytest.TempPathFactory,
     runner: asyncio.Runner,
@@ -39,7 +46,7 @@ def test_the_eval_command_gives_the_figure_that_training_recorded(
     other.write_text("".join(json.dumps(row) + "\n" for row in rows))
     settings = [f'tasks.train="2*jsonl:{tmp_path}/tasks.jsonl + jsonl:{other}"', f"tasks.held_out={HELD_OUT}"]
     settings += ["evaluation.every=3", f"evaluation.tasks={measured}", "evaluation.samples=3", "rollout.designs=2"]
-    config = load_config(recipe, settings)
+    config = load_config(recipe, settings + temperatures)
     policies = build_policies(config.model, tmp_path, config.seed, config.optimizer).policies
     shared = resources(Actor(""), Actor(""), sandbox, graders)
     run = runner.run(train(config, policies, shared, tmp_path / "run"))
@@ -64,6 +71,24 @@ def test_the_eval_command_gives_the_figure_that_training_recorded(
     assert len(chosen) == measured
     tasks = {task: samples for task, samples in by_task(outcomes).items() if task in chosen}
     assert mean_over_tasks([tasks], lambda outcome: outcome.solved) == recorded
+    sampled = {role: {"max_tokens": 32, "temperature": 1.0} for role in ("designer", "executor")}
+    if temperatures:
+        sampled["designer"]["temperature"], sampled["executor"]["temperature"] = 0.0, 1.3
+    assert [header_of(tmp_path / "out")[role] for role in sampled] == [*sampled.values()]
+
+    # An option of the command outweighs the run's temperatures.
+    command[4:] = ["1", "--out", str(tmp_path / "greedy"), "--temperature", "0"]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    greedy = header_of(tmp_path / "greedy")
+    assert [greedy[role]["temperature"] for role in sampled] == [0.0, 0.0]
+
+
+def header_of(directory: Path) -> dict[str, dict[str, float]]:
+    """The settings of the outcomes of an evaluation."""
+    file = sorted((directory / "outcomes").iterdir())[0]
+    header: dict[str, dict[str, float]] = json.loads(file.read_text().splitlines()[0])
+    return header
 
 
 def test_the_tasks_that_training_measures_come_first() -> None:

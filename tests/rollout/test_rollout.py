@@ -292,9 +292,9 @@ def test_identical_designs_are_validated_once(
 ) -> None:
     validated: list[str] = []
 
-    def counting(script: str) -> list[ScriptProblem]:
+    def counting(script: str, lenient: bool) -> list[ScriptProblem]:
         validated.append(script)
-        return validate(script)
+        return validate(script, lenient)
 
     monkeypatch.setattr("metaagentx.rollout.designer.validate", counting)
     scripts = [f"# No other test has written this.\n{script}" for script in (SINGLE, VOTE)]
@@ -398,7 +398,10 @@ def test_the_same_path_gives_the_same_trees_whoever_is_faster(
         tasks = [TASK, replace(TASK, question="How many squares are there on a 2 by 2 board?")]
         return runner.run(
             rollout_batch(
-                tasks, shared, RolloutOptions(RolloutConfig(designs=4, executions=3, **limits)), ("run", path)
+                tasks,
+                shared,
+                RolloutOptions(RolloutConfig.model_validate({"designs": 4, "executions": 3} | limits)),
+                ("run", path),
             )
         )
 

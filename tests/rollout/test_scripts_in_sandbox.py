@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from metaagentx.sandbox import JSON, Limits, Result, Sandbox, Tier, Verdict
 from metaagentx.workflow import Ask
+from metaagentx.workflow.inputs import CALLS_INPUT
 from metaagentx.workflow.protocol import reply_answer
-from metaagentx.workflow.structure import CALLS_INPUT
 from metaagentx.workflow.validate import validate
 from tests.workflow.scripted import Scripted
 from tests.workflow.test_examples import CASES, EXAMPLES, QUESTION, source

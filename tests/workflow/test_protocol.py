@@ -18,8 +18,11 @@ from metaagentx.workflow.protocol import (
     pending_tool_uses,
     reply_answer,
     visible,
-    well_formed_delivery,
 )
+
+
+def well_formed_delivery(text: str, prompt: str = "") -> bool:
+    return delivery(text, prompt) is not None
 
 
 def test_defect_7_repeated_boxes_are_not_dropped() -> None:
@@ -111,6 +114,14 @@ def test_defect_8_an_echoed_instruction_is_no_delivery() -> None:
     assert not well_formed_delivery(f"<delivery>{INSTRUCTION[10:90]}</delivery>")
     assert parse_answer(INSTRUCTION).kind == "text"
     assert pending_tool_uses(INSTRUCTION) == []
+
+
+@given(st.text("abc <>", min_size=1, max_size=60), st.integers(0, 60))
+def test_no_part_of_any_instruction_is_a_delivery(instruction: str, start: int) -> None:
+    assert delivery(f"<delivery>{instruction}</delivery>", instruction, instruction) is None
+    part = instruction[start : start + 25]
+    if len(" ".join(part.split())) >= 20:
+        assert delivery(f"<delivery>{part}</delivery>", instruction, instruction) is None
 
 
 def test_defect_8_an_echo_of_the_designers_own_placeholder_is_no_delivery() -> None:

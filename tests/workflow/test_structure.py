@@ -28,8 +28,8 @@ from metaagentx.workflow import (  # fmt: skip
     WorkflowNode,
     use,
 )
+from metaagentx.workflow.inputs import CALLS_INPUT
 from metaagentx.workflow.structure import (
-    CALLS_INPUT,
     MAX_LINKS,
     MAX_NAME,
     MAX_NODES,

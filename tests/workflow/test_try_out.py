@@ -37,6 +37,20 @@ def test_every_example_runs_as_it_is(example: Path, capsys: pytest.CaptureFixtur
     assert "workflow" not in sys.modules, "nothing is left behind"
 
 
+def test_a_script_of_the_lenient_dialect(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from workflow import AgentNode, Workflow\nw = Workflow(name='w', llm='m')\n"
+        "w.add_node(AgentNode(name='A', system_prompt='Solve.'))\nw.run(question)\n"
+    )
+    words = [str(script), "--question", "How many?"]
+    assert main(words) == 2
+    assert "unexpected keyword argument 'llm'" in capsys.readouterr().err
+    assert main([*words, "--lenient"]) == 0
+    assert capsys.readouterr().out.startswith("note: Workflow has no llm: ignored\n")
+    assert main(words) == 2, "nothing is left behind"
+
+
 @pytest.fixture
 def server() -> Iterator[HTTPServer]:
     class Handler(BaseHTTPRequestHandler):

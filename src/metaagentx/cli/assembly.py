@@ -35,7 +35,9 @@ def build_samplers(config: Config, policies: Mapping[Role, Policy | ChatModel]) 
     rollout = config.rollout
     max_tokens = {Role.DESIGNER: rollout.designer_tokens, Role.EXECUTOR: rollout.executor_tokens}
     return {
-        role: RoleSampler(role, policy, max_tokens[role], rollout.temperature, rollout.attempt_seconds, rollout.retries)
+        role: RoleSampler(
+            role, policy, max_tokens[role], rollout.temperatures[role], rollout.attempt_seconds, rollout.retries
+        )
         for role, policy in policies.items()
     }
 
@@ -99,9 +101,7 @@ async def collect_from_teacher(
     """Let a teacher play both roles with the recipe's settings, and return its demonstrations."""
     tasks = teacher_tasks(config, options)
     async with open_resources(config, dict.fromkeys(Role, model)) as resources:
-        return await collect_demonstrations(
-            tasks, resources, RolloutOptions(config.rollout, config.reward), options, directory
-        )
+        return await collect_demonstrations(tasks, resources, RolloutOptions.of(config), options, directory)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,10 @@ def evaluate_command(  # noqa: PLR0913, PLR0917  the options of a command are it
         ),
     ] = None,
     checkpoint: Annotated[str, typer.Option(help="best, last, or a step.")] = "best",
+    temperature: Annotated[
+        float | None,
+        typer.Option(help="Sampling temperature of both roles, 0 for greedy decoding. Default: the run's.", min=0),
+    ] = None,
 ) -> None:
     """Measure a run against other methods: same tasks, same seeds, equal budgets. The same command resumes."""
     from .evaluation_request import EvalRequest, evaluate_run
@@ -50,6 +54,7 @@ def evaluate_command(  # noqa: PLR0913, PLR0917  the options of a command are it
         scripts=tuple(script or ()),
         out=out,
         checkpoint=checkpoint,
+        temperature=temperature,
     )
     result = interrupts.run(evaluate_run(request))
     typer.echo(result.evaluation.to_markdown())

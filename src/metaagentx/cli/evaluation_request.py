@@ -14,6 +14,7 @@ from ..evaluation.measure import EvaluationOptions, evaluate
 from ..evaluation.methods import OLD_NAMES, TRAINED, VOTES, standard_methods, standard_names
 from ..evaluation.names import short_names
 from ..evaluation.result import Evaluation
+from ..evaluation.sampling import evaluation_samplers
 from ..policy import Policy
 from ..rewards.probe import check_graders
 from ..rollout.tree import RolloutOptions
@@ -49,6 +50,8 @@ class EvalRequest:
     """Files with further fixed designs, measured in addition to the chosen methods."""
     out: Path | None = None
     checkpoint: str = "best"
+    temperature: float | None = None
+    """Sampling temperature of both roles; by default the run's own for evaluation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +67,13 @@ class EvalResult:
 async def evaluate_run(request: EvalRequest) -> EvalResult:
     """Evaluate a run. As far as possible, mistakes in the request are found before a model is loaded."""
     run = Run.open(request.run)
-    config = load_run_recipe(run).config
+    keys = () if request.temperature is None else ("temperature", "designer_temperature", "executor_temperature")
+    config = load_run_recipe(run, [f"evaluation.{key}={request.temperature}" for key in keys]).config
     step = _checkpoint_step(run, request.checkpoint)
     checkpoint = run.checkpoint_at(step)
     start = _start_model(config, run.directory)
     old, gguf_file = (start, config.model.gguf_file) if request.initial_model is None else (request.initial_model, None)
-    scripts = _load_scripts(request.scripts)
+    scripts = _load_scripts(request.scripts, config.rollout.lenient)
     names = _method_names(request, [*scripts], old.exists())
     needs_old = not OLD_NAMES.isdisjoint(names)
     directory = request.out or evaluation_directory(run.directory, step)
@@ -86,14 +90,16 @@ async def evaluate_run(request: EvalRequest) -> EvalResult:
     new_policies = await trained_policies(config, run.directory, checkpoint)
     old_policies = _policies_at(config, old, gguf_file) if needs_old else None
     async with open_resources(config, new_policies) as resources:
-        old_samplers = None if old_policies is None else build_samplers(config, old_policies)
+        new_samplers = evaluation_samplers(resources.samplers, config.evaluation)
+        old_samplers = build_samplers(config, old_policies) if old_policies else None
+        old_samplers = old_samplers and evaluation_samplers(old_samplers, config.evaluation)
         weights = (weights_digest(checkpoint), weights_digest(old))
-        methods = standard_methods(resources.samplers, old_samplers, scripts, weights)
+        methods = standard_methods(new_samplers, old_samplers, scripts, weights)
         options = EvaluationOptions(
             samples=request.samples,
             seed=config.seed,
             baseline=TRAINED if TRAINED in names else names[0],
-            rollout=RolloutOptions(config.rollout, config.reward),
+            rollout=RolloutOptions.of(config),
             at_once=config.rollout.in_flight,
             checkpoint=step,
             split=HELD_OUT if positions else request.split or "test",
@@ -211,7 +217,7 @@ def _normalize(name: str) -> str:
     return " ".join(name.casefold().replace("-", " ").replace("_", " ").split())
 
 
-def _load_scripts(paths: Sequence[Path]) -> dict[str, str]:
+def _load_scripts(paths: Sequence[Path], lenient: bool) -> dict[str, str]:
     """Return all fixed designs by name: the standard ones, and those of files. Each has its own name and can run."""
     scripts = dict(FIXED_DESIGNS)
     for path in paths:
@@ -222,7 +228,7 @@ def _load_scripts(paths: Sequence[Path]) -> dict[str, str]:
             script = path.read_text("utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise MetaAgentXError(f"{path} cannot be read as a script: {error}") from None
-        for problem in validate(script):
+        for problem in validate(script, lenient):
             raise MetaAgentXError(f"the script {path} cannot run: {problem}")
         scripts[path.stem] = script
     return scripts

@@ -17,14 +17,26 @@ def sft(  # noqa: PLR0913, PLR0917  options of a command
     learning_rate: Annotated[float, typer.Option(help="Peak learning rate.")] = 1e-5,
     designer_share: Annotated[float, typer.Option(help="Designer's share of a batch.", min=0.0, max=1.0)] = 0.5,
     seed: Annotated[int, typer.Option(help="Seed of the order of rows and of a new model's weights.")] = 0,
+    recipe: Annotated[
+        str | None, typer.Option(help="Recipe file or name that the model is for: model.chat_template comes from it.")
+    ] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", help="model.chat_template.NAME=value, as in a recipe.")
+    ] = None,
 ) -> None:
     """Fine-tune both roles on shared weights, with loss on the replies only. Resumes where it stopped."""
     from ..atomic import exclusive_lock, friendly_io_errors
+    from ..coldstart.collect import NO_RECIPE
     from ..coldstart.demonstrations import read_rows
     from ..coldstart.sft import SftOptions, run_sft, sft_settings
+    from ..config import load_config
+    from ..config.bundled import find_recipe
     from ..runs.work import check_same_settings
     from .preflight import RESUME_HINT, check_model_setting, check_new
 
+    settings = [] if recipe else [*NO_RECIPE, 'tasks.train="none"']
+    path = None if recipe is None else find_recipe(recipe)
+    chat_template = load_config(path, [*settings, *(overrides or ())], require_peers=False).model.chat_template
     check_new(out)
     check_model_setting(model)
     demonstrations = read_rows(rows)
@@ -38,7 +50,7 @@ def sft(  # noqa: PLR0913, PLR0917  options of a command
     )
     work = out.with_name(f"{out.name}.work")
     with exclusive_lock(work), friendly_io_errors(str(work), RESUME_HINT):
-        settings = sft_settings(demonstrations, model, options)
-        check_same_settings(work / "settings.json", settings, "--out", [work / "new", work / "sft" / "state.json"])
-        losses = interrupts.run(run_sft(demonstrations, model, out, options, work))
+        depends_on = sft_settings(demonstrations, model, options, chat_template)
+        check_same_settings(work / "settings.json", depends_on, "--out", [work / "new", work / "sft" / "state.json"])
+        losses = interrupts.run(run_sft(demonstrations, model, out, options, work, chat_template))
     typer.echo(f"{out}: loss {losses[0]:.3f} at the first step, {losses[-1]:.3f} at the last, {len(losses)} steps")

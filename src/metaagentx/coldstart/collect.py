@@ -41,7 +41,8 @@ TEACHER_ROLLOUT = {
     "execution_seconds": 2400.0,  # a reply of that length may take minutes
 }
 """Values of `rollout` for a teacher. They replace the recipe's, which are meant for the student."""
-_NO_RECIPE = ("steps=1", 'model.path="none"', "stages=[{steps=1, executor=1.0}]")
+NO_RECIPE = ("steps=1", 'model.path="none"', "stages=[{steps=1, executor=1.0}]")
+"""The keys that every recipe needs, besides `tasks.train`, for commands that need no recipe."""
 _ROLLOUT_KEYS = {"designs", "executions", "temperature", "designer_tokens", "executor_tokens", "calls", "tokens"}
 _ROLLOUT_KEYS |= {"cpu_seconds"}
 """Keys of `rollout` that change the demonstrations. Deadlines, retries and concurrency do not."""
@@ -69,7 +70,7 @@ class CollectOptions:
 
 def teacher_config(recipe: Path | None, tasks: str | None, overrides: Sequence[str]) -> Config:
     """Load the recipe, or defaults where there is none, with the teacher's rollout settings and the overrides."""
-    settings = [] if recipe else [*_NO_RECIPE]
+    settings = [] if recipe else [*NO_RECIPE]
     if recipe is None and tasks is not None:
         settings.append(f"tasks.train={quote(tasks)}")
     elif recipe is None and "tasks.train" not in {text.partition("=")[0].strip() for text in overrides}:
@@ -89,6 +90,11 @@ def teacher_tasks(config: Config, options: CollectOptions) -> Sequence[Task]:
 
 def collect_settings(config: Config, options: CollectOptions, teacher: Teacher) -> dict[str, object]:
     """Return everything the batches depend on, for `check_same_settings`."""
+    # Keys that this version added only where they are set, so that a collection of an earlier version can be resumed.
+    rollout = config.rollout.model_dump(include=_ROLLOUT_KEYS) | config.rollout.model_dump(
+        include={"designer_temperature", "executor_temperature", "dialect"}, exclude_defaults=True
+    )
+    prompts = config.prompts.model_dump(exclude_defaults=True)
     return {
         "tasks": options.tasks,
         "count": options.count,
@@ -99,9 +105,10 @@ def collect_settings(config: Config, options: CollectOptions, teacher: Teacher) 
         "manual": options.manual,
         "batch": options.batch,
         "recipe": {"seed": config.seed, "tasks.train": config.tasks.train, "tasks.held_out": config.tasks.held_out},
-        "rollout": config.rollout.model_dump(include=_ROLLOUT_KEYS),
+        "rollout": rollout,
         "reward": {"allow_hard_coded": config.reward.allow_hard_coded}
         | ({"allow_fed": True} if config.reward.allow_fed else {}),
+        **({"prompts": prompts} if prompts else {}),
     }
 
 
@@ -151,7 +158,7 @@ async def _run_batch(
         prompt_tokens=after[0] - before[0],
         completion_tokens=after[1] - before[1],
     )
-    return [row for tree in trees for row in demonstrations_of(tree, options.teacher)], usage
+    return [row for tree in trees for row in demonstrations_of(tree, options.teacher, rollout.prompts)], usage
 
 
 def _server_tokens(resources: Resources) -> tuple[int, int]:

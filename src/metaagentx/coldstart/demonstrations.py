@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ..atomic import atomic_write
+from ..config import PromptsConfig
 from ..errors import MetaAgentXError
 from ..rollout.designer import design_messages
 from ..runs.serialize import Serializer
@@ -67,13 +68,16 @@ class TeacherUsage:
 _ROWS, _USAGES = Serializer(Demonstration), Serializer(TeacherUsage)
 
 
-def demonstrations_of(rollout: Rollout, teacher: str) -> Iterator[Demonstration]:
-    """Yield every call of the executions that solved their task, and the designs they belong to."""
+def demonstrations_of(rollout: Rollout, teacher: str, prompts: PromptsConfig) -> Iterator[Demonstration]:
+    """Yield every call of the executions that solved their task, and the designs they belong to.
+
+    `prompts` are those that the student will be trained with.
+    """
     task = rollout.task
     for design in rollout.designs:
         solved = [execution for execution in design.executions if execution.reward and execution.reward.solved]
         if solved:
-            messages = (*design_messages(task), _assistant(design.call.text))
+            messages = (*design_messages(task, prompts), _assistant(design.call.text))
             yield Demonstration(messages, Role.DESIGNER, task.id, task.source, design.pattern, teacher)
         for execution in solved:
             for call in execution.calls:

@@ -14,9 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..errors import MetaAgentXError
-from ..evaluation.designs import FIXED_DESIGNS
+from ..evaluation.designs import AGENT_PROMPT, FIXED_DESIGNS
 from ..policy import ChatReply, Messages, SamplingParams
-from ..workflow.reply import DESIGN_REQUEST
 
 ERROR_RATE = 0.4
 """How often it errs when it answers without the tool."""
@@ -30,8 +29,8 @@ class ProgrammedTeacher:
     async def chat(self, messages: Messages, params: SamplingParams) -> ChatReply:
         """Return the reply to a conversation, in either role. Each byte counts as a token, and so does the end."""
         chance = random.Random(params.seed)
-        request = messages[1]["content"]
-        text = design(request, chance) if request.startswith(DESIGN_REQUEST) else _work(messages, chance)
+        is_agent = messages[0]["content"].startswith(AGENT_PROMPT)  # it wrote the agents' prompts itself
+        text = _work(messages, chance) if is_agent else design(messages[-1]["content"], chance)
         prompt_tokens = sum(len(message["content"].encode()) + 1 for message in messages)
         return ChatReply(text, "stop", prompt_tokens, len(text.encode()) + 1)
 

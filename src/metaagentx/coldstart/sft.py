@@ -11,8 +11,8 @@ from pathlib import Path
 
 from ..atomic import atomic_directory, atomic_write
 from ..errors import MetaAgentXError
-from ..options import PRESET, OptimizerConfig
-from ..policy import Datum, Policy
+from ..options import PRESET, OptimizerConfig, TemplateArguments
+from ..policy import Datum, Messages, Policy, Tokenizer
 from ..progress import CountProgress
 from ..runs.work import weights_digest
 from ..types import Role
@@ -35,21 +35,32 @@ class SftOptions:
     """CPU threads; 0: one per core."""
 
 
-def sft_settings(rows: Sequence[Demonstration], model: str, options: SftOptions) -> dict[str, object]:
+def sft_settings(
+    rows: Sequence[Demonstration], model: str, options: SftOptions, chat_template: TemplateArguments
+) -> dict[str, object]:
     """Return everything the weights depend on, for `check_same_settings`."""
     content = hashlib.sha256("".join(f"{row.role} {json.dumps(row.messages)}\n" for row in rows).encode())
     path = Path(model)
     name = model if model.startswith(PRESET) else f"{path.resolve().name} (weights {weights_digest(path)})"
     hyperparameters = asdict(options)
     del hyperparameters["checkpoint_every"], hyperparameters["threads"]
-    return {"model": name, "rows": f"{len(rows)} (content {content.hexdigest()[:16]})", **hyperparameters}
+    settings = {"model": name, "rows": f"{len(rows)} (content {content.hexdigest()[:16]})", **hyperparameters}
+    # Only where it is set, so that what an earlier version began can be resumed.
+    return settings | ({"chat_template": chat_template} if chat_template else {})
 
 
-async def run_sft(rows: Sequence[Demonstration], model: str, out: Path, options: SftOptions, work: Path) -> list[float]:
+async def run_sft(
+    rows: Sequence[Demonstration],
+    model: str,
+    out: Path,
+    options: SftOptions,
+    work: Path,
+    chat_template: TemplateArguments | None = None,
+) -> list[float]:
     """Fine-tune a model on both roles with shared weights, write it to `out`, and return the loss of every step.
 
     `preset:micro` and the like create a new model, with a tokenizer for these rows. `work` holds what is needed to
-    resume after a stop.
+    resume after a stop. `chat_template` are the arguments of the model's chat template.
     """
     from ..backends.local import LocalPolicy, load_model, new_model
     from ..backends.local.build import use_threads
@@ -64,7 +75,7 @@ async def run_sft(rows: Sequence[Demonstration], model: str, out: Path, options:
             with atomic_directory(path) as unfinished:
                 new_model(unfinished, model.removeprefix(PRESET), options.seed, texts)
     training = OptimizerConfig(token_budget=16384, beta2=0.99)
-    policy = LocalPolicy(load_model(path), Role.DESIGNER, options=training)
+    policy = LocalPolicy(load_model(path, chat_template=chat_template), Role.DESIGNER, options=training)
     policy.ensure_trainable()
     losses = await fine_tune(policy, rows, options, work / "sft")
     await policy.save(out)
@@ -130,9 +141,29 @@ def learning_rate_at(step: int, options: SftOptions) -> float:
 
 def row_datum(policy: Policy, row: Demonstration) -> Datum:
     """Return a demonstration as tokens: prompt tokens have weight 0, tokens of the reply 1."""
-    prompt = policy.tokenizer.encode_chat(row.messages[:-1])
-    reply = policy.tokenizer.encode_reply(row.messages[-1]["content"])
+    prompt, reply = encode_row(policy.tokenizer, row)
     return Datum((*prompt, *reply), (0.0,) * len(prompt) + (1.0,) * len(reply))
+
+
+def encode_row(tokenizer: Tokenizer, row: Demonstration) -> tuple[list[int], list[int]]:
+    """Return prompt and reply as sampling sees them: in a conversation each turn continues the tokens before it.
+
+    A template may write an earlier reply in another way than it was sampled: Qwen3's leaves out the empty thought of
+    `enable_thinking = false`.
+    """
+    return _encode_prompt(tokenizer, row.messages[:-1]), tokenizer.encode_reply(row.messages[-1]["content"])
+
+
+def _encode_prompt(tokenizer: Tokenizer, messages: Messages) -> list[int]:
+    replies = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
+    starts, ends = [0, *(index + 1 for index in replies)], [*replies, len(messages)]
+    parts = [messages[start:end] for start, end in zip(starts, ends, strict=True)]
+    if not all(parts):  # not a conversation of ours, in which every reply is followed by a message
+        return tokenizer.encode_chat(messages)
+    tokens = tokenizer.encode_chat(parts[0])
+    for index, part in zip(replies, parts[1:], strict=True):
+        tokens = tokenizer.encode_continuation([*tokens, *tokenizer.encode_reply(messages[index]["content"])], part)
+    return tokens
 
 
 def _batch(data: Sequence[Datum], step: int, options: SftOptions, role: Role) -> list[Datum]:

@@ -35,6 +35,8 @@ def explain(problem: ErrorDetails) -> str:
             schema = schema["items"]
         elif part in schema.get("properties", {}):
             schema = schema["properties"][part]
+        elif schema.get("additionalProperties"):
+            schema = schema["additionalProperties"]
         else:  # not a key but a member of a union; the words for the union name all members
             break
         schema = _resolve(schema, root)
@@ -112,7 +114,10 @@ def _expected(schema: Schema) -> str:
         items = "tables" if "$ref" in schema["items"] else _expected(schema["items"])
         return f"{'a non-empty list' if 'minItems' in schema else 'a list'} of {items}"
     if kind == "string":
-        return "a path" if schema.get("format") == "path" else "a non-empty string"
+        plain = "a non-empty string" if "minLength" in schema else "a string"
+        return "a path" if schema.get("format") == "path" else plain
+    if schema.get("additionalProperties"):
+        return f"a table, each value {_expected(schema['additionalProperties'])}"
     bounds = [f"{sign} {schema[bound]:_}" for bound, sign in _BOUNDS.items() if bound in schema]
     return " ".join([_TYPES[kind], " and ".join(bounds)]).strip()
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, ValidationInfo, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from ..options import (
     Batch,
@@ -23,9 +23,13 @@ from ..options import (
 )
 from ..tasks import Mixture
 from ..types import Role
+from ..workflow.protocol import INSTRUCTION
+from ..workflow.reply import DESIGN_REQUEST, DESIGNER_LINE
 from ..workflow.structure import MAX_CALLS
 
 Retries = Annotated[int, Field(ge=0, le=100)]
+QUESTION = "{question}"
+"""The placeholder of the question in `prompts.designer_request`."""
 
 
 class TasksConfig(Section):
@@ -50,12 +54,19 @@ class RolloutConfig(Section):
     executions: Batch = 4
     """Executions per design."""
     temperature: Positive = 1.0
-    """Sampling temperature of both roles, in training and evaluation. The loss compares probabilities at this
-    temperature."""
+    """Sampling temperature of both roles, in training and evaluation. The loss compares probabilities at the
+    temperature at which a role was sampled."""
+    designer_temperature: Positive | None = None
+    """Sampling temperature of the Designer. Not set: `temperature`."""
+    executor_temperature: Positive | None = None
+    """Sampling temperature of the Executor. Not set: `temperature`."""
     designer_tokens: Count = 2048
     """Maximum length of a Designer reply."""
     executor_tokens: Count = 2048
     """Maximum length of an Executor reply."""
+    dialect: Literal["strict", "lenient"] = "strict"
+    """`strict`: a script with unknown keyword arguments, such as `AgentNode(..., model="x")`, is invalid. `lenient`:
+    they are ignored, with a note in the log of the execution."""
     calls: Count = MAX_CALLS
     """Maximum number of model calls in an execution. A workflow that can need more is refused before its first call."""
     tokens: Count = 32768
@@ -75,6 +86,19 @@ class RolloutConfig(Section):
     """How many times a call, a sandbox run or a grade is retried after an infrastructure fault."""
 
     @property
+    def temperatures(self) -> dict[Role, float]:
+        """The sampling temperature of each role."""
+        return {
+            Role.DESIGNER: self.designer_temperature or self.temperature,
+            Role.EXECUTOR: self.executor_temperature or self.temperature,
+        }
+
+    @property
+    def lenient(self) -> bool:
+        """Whether unknown keyword arguments in a script are ignored."""
+        return self.dialect == "lenient"
+
+    @property
     def attempt_seconds(self) -> float:
         """The timeout of one attempt of a call, whether or not the recipe sets it."""
         return self.sample_seconds or self.execution_seconds / (self.retries + 2)
@@ -86,6 +110,43 @@ class RolloutConfig(Section):
         A script may not sleep or compute for longer, so that it cannot cause this evidence itself.
         """
         return self.execution_seconds / 4
+
+
+class PromptsConfig(Section):
+    """What the roles are told besides the question and what a script tells its agents. Use the prompts that a model was
+    trained with. The cold start, training and evaluation use the same ones."""
+
+    designer_system: str = DESIGNER_LINE
+    """System message of the Designer. Empty: no system message."""
+    designer_request: Text = DESIGN_REQUEST + QUESTION
+    """The message that asks for a design. `{question}` stands for the question."""
+    agent_instruction: str = INSTRUCTION
+    """What every agent is told after its own system prompt: how to hand on its result and how to state an answer. An
+    agent that repeats it delivers nothing. Answers are still read from `<delivery>`, `\\boxed{}` and `<solution>`."""
+
+    @field_validator("designer_request")
+    @classmethod
+    def _check_question(cls, request: str) -> str:
+        if request.count(QUESTION) != 1:
+            raise ValueError(
+                f"prompts.designer_request: expected the placeholder {QUESTION} once, found it "
+                f"{request.count(QUESTION)} times: write {QUESTION} where the question belongs"
+            )
+        return request
+
+    @field_validator("designer_system", "agent_instruction")
+    @classmethod
+    def _check_no_question(cls, text: str, info: ValidationInfo) -> str:
+        if QUESTION in text:
+            raise ValueError(
+                f"prompts.{info.field_name}: {QUESTION} stands for the question in prompts.designer_request only: "
+                "remove it"
+            )
+        return text
+
+    def request(self, question: str) -> str:
+        """Return the message that asks for a design for a question."""
+        return self.designer_request.replace(QUESTION, question)
 
 
 class RewardConfig(Section):
@@ -146,6 +207,18 @@ class EvaluationConfig(Section):
     """Number of held-out tasks to evaluate on."""
     samples: Batch = 1
     """Samples per task: each is a new design, executed once."""
+    temperature: NonNegative | None = None
+    """Sampling temperature of both roles, also of `metaagentx eval`; 0 takes the most likely tokens. Not set: the
+    temperatures of training."""
+    designer_temperature: NonNegative | None = None
+    """Sampling temperature of the Designer. Not set: `temperature`."""
+    executor_temperature: NonNegative | None = None
+    """Sampling temperature of the Executor. Not set: `temperature`."""
+
+    def temperature_of(self, role: Role, training: float) -> float:
+        """Return the sampling temperature of a role, whose temperature in training is given."""
+        own = self.designer_temperature if role is Role.DESIGNER else self.executor_temperature
+        return next(value for value in (own, self.temperature, training) if value is not None)
 
 
 class RunConfig(Section):
@@ -175,6 +248,7 @@ class Config(Section):
     stages repeat until the last step."""
     model: ModelConfig
     tasks: TasksConfig
+    prompts: PromptsConfig = PromptsConfig()
     rollout: RolloutConfig = RolloutConfig()
     reward: RewardConfig = RewardConfig()
     credit: CreditConfig = CreditConfig()

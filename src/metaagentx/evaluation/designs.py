@@ -3,6 +3,8 @@
 The programmed teacher of the quickstart demonstrates the same designs.
 """
 
+AGENT_PROMPT = "Solve the task."
+"""The system prompt of every agent in these designs."""
 _SINGLE = """from workflow import AgentNode, Workflow
 workflow = Workflow(name="single")
 workflow.add_node(AgentNode(name="Solver", system_prompt="Solve the task."))

@@ -14,6 +14,7 @@ from typing import TypeAlias
 from ..atomic import exclusive_lock
 from ..errors import MetaAgentXError
 from ..progress import CountProgress
+from ..rollout.designer import DEFAULT_PROMPTS
 from ..rollout.sampling import RoleSampler
 from ..rollout.tree import Resources, RolloutOptions
 from ..types import JSON, Task
@@ -96,6 +97,7 @@ async def evaluate(
 def _check(methods: Sequence[Method], task_sets: TaskSets, options: EvaluationOptions) -> None:
     names = [method.name for method in methods]
     measured = {method.name for method in methods if not method.token_budget_of}
+    lenient = options.rollout.rollout.lenient
     if not names or len(set(names)) < len(names):
         raise MetaAgentXError(f"an evaluation needs methods with different names, got: {', '.join(names) or 'none'}")
     if options.samples < 1:
@@ -105,7 +107,7 @@ def _check(methods: Sequence[Method], task_sets: TaskSets, options: EvaluationOp
     for method in methods:
         if method.token_budget_of and method.token_budget_of not in measured:
             raise MetaAgentXError(f"{method.name} has the budget of {method.token_budget_of}: measure that as well")
-        for problem in validate(method.script) if method.script is not None else ():
+        for problem in validate(method.script, lenient) if method.script is not None else ():
             raise MetaAgentXError(f"the script of {method.name} cannot run: {problem}")
     for name, tasks in task_sets.items():
         if len({task.id for task in tasks}) < max(1, len(tasks)):
@@ -225,6 +227,10 @@ class _Job:
         # Only where it is set, so that an evaluation that an earlier version began can be resumed.
         if rollout.reward.allow_fed:
             header["allow_fed"] = True
+        if rollout.rollout.lenient:
+            header["dialect"] = rollout.rollout.dialect
+        if rollout.prompts != DEFAULT_PROMPTS:
+            header["prompts"] = _digest(repr(rollout.prompts))
         if options.held_out is not None:
             header["held_out_seeds"] = _digest(repr(list(options.held_out[name])))
         return header

@@ -5,13 +5,14 @@ seed path of its task and on the numbers of sample and vote, never on the method
 to pass all tests.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
+from ..config import EvaluationConfig
 from ..errors import MetaAgentXError
 from ..rollout.designer import write_script
-from ..rollout.sampling import seed_of
+from ..rollout.sampling import RoleSampler, seed_of
 from ..rollout.tree import Resources, RolloutOptions, execute, gather
 from ..types import Call, Design, Execution, Role, Task
 from .methods import Method
@@ -65,7 +66,9 @@ class Evaluator:
     ) -> tuple[Design, Execution | None]:
         options, path = replace(self.options, strict=True), (*seed_path, key.sample)
         if method.designer is not None:
-            design = await write_script(task, method.designer, seed_of(*path), options.manual, options.rollout.calls)
+            design = await write_script(
+                task, method.designer, seed_of(*path), options.rollout, options.prompts, options.manual
+            )
         else:
             assert method.script is not None
             design = Design(Call(Role.DESIGNER, "", (), ""), method.script)
@@ -73,6 +76,14 @@ class Evaluator:
             return design, None
         shared = replace(self.resources, samplers={Role.EXECUTOR: method.executor})
         return design, await execute(design.script, task, shared, options, (*path, key.vote))
+
+
+def evaluation_samplers(samplers: Mapping[Role, RoleSampler], config: EvaluationConfig) -> dict[Role, RoleSampler]:
+    """Return the samplers of training with the temperatures of evaluation, where the recipe sets others."""
+    return {
+        role: replace(sampler, temperature=config.temperature_of(role, sampler.temperature))
+        for role, sampler in samplers.items()
+    }
 
 
 def check_judged(what: str, outcomes: Sequence[Outcome], first_infra_message: str) -> None:

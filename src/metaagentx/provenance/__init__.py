@@ -6,7 +6,16 @@ here raises, and the cost is linear in their size and bounded.
 """
 
 from .fed import find_fed
-from .spans import Prompts, Span, accept_programs, final_answer, instructions
+from .spans import Prompts, Span, accept_programs, answer_of, delivery_of, final_answer
 from .values import canonical
 
-__all__ = ["Prompts", "Span", "accept_programs", "canonical", "final_answer", "find_fed", "instructions"]
+__all__ = [
+    "Prompts",
+    "Span",
+    "accept_programs",
+    "answer_of",
+    "canonical",
+    "delivery_of",
+    "final_answer",
+    "find_fed",
+]

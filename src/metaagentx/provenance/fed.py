@@ -9,9 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ..types import Call, FinalAnswer, ProgramOutput
-from ..workflow.protocol import reply_answer
 from .arithmetic import evaluate
-from .spans import SCRIPT_CHARACTERS, Prompts, forwarded_texts, instructions
+from .spans import SCRIPT_CHARACTERS, Prompts, answer_of, forwarded_texts
 from .values import canonical, contains_spaced_digits, contains_value, is_common, states_as_answer, variants
 
 _MAX_NUMBERS = 20
@@ -158,10 +157,7 @@ class _AgentTexts:
     def __init__(self, question: str, calls: Sequence[Call], programs: Sequence[ProgramOutput]) -> None:
         self._question = canonical(question)
         self._replies = [[canonical(text) for text in forwarded_texts(call)[:1]] for call in calls]
-        self._answers = [
-            set(variants(reply_answer(call.text, instructions(call)).value)) if len(call.text) < 100_000 else set()
-            for call in calls
-        ]
+        self._answers = [set(variants(answer_of(call).value)) if len(call.text) < 100_000 else set() for call in calls]
         for program in programs:
             if program.call < len(calls):
                 self._replies[program.call].append(canonical(program.output))

@@ -16,6 +16,7 @@ from ..workflow.agent import LAST_TURN
 from ..workflow.nodes import DEBATE_REQUEST, JUDGE_REQUEST, REFINEMENT_REQUEST, REFLECTION_REQUEST
 from ..workflow.protocol import (
     INSTRUCTION,
+    Answer,
     delivery,
     fenced_blocks,
     last_solution,
@@ -82,7 +83,7 @@ class Prompts:
         self._seen: set[str] = set()
         self._characters_left = SCRIPT_CHARACTERS
         self.calls: list[list[tuple[Span, ...]]] = []
-        for text in _FIXED:
+        for text in dict.fromkeys([*_FIXED, *(call.instruction for call in calls)]):
             self._add_known(text, ("instruction", None))
         self._add_known(question, ("question", None))
         self._add_known(question.strip(), ("question", None))
@@ -194,24 +195,34 @@ def _join(spans: Iterable[Span]) -> Iterator[Span]:
 
 def forwarded_texts(call: Call) -> list[str]:
     """Return what later prompts may hold of a reply: its delivery, if it has one, and its visible text."""
-    delivered = delivery(call.text, instructions(call))
+    delivered = delivery_of(call)
     shown = visible(call.text).strip()
     return [shown] if delivered is None else [delivered, shown]
 
 
-def instructions(call: Call) -> str:
-    """Return the system messages of a call."""
-    return "\n".join(message.get("content", "") for message in call.messages if message.get("role") == "system")
+def delivery_of(call: Call) -> str | None:
+    """Return the delivery of a call's reply, if it has exactly one that the model wrote itself."""
+    return delivery(call.text, *_told(call))
+
+
+def answer_of(call: Call) -> Answer:
+    """Return the answer of a call's reply."""
+    return reply_answer(call.text, *_told(call))
+
+
+def _told(call: Call) -> tuple[str, str]:
+    """Return the system messages of a call, and the part of them that all agents were told."""
+    system = [message.get("content", "") for message in call.messages if message.get("role") == "system"]
+    return "\n".join(system), call.instruction or INSTRUCTION
 
 
 def final_answer(calls: Sequence[Call], number: int) -> FinalAnswer:
     """Return the answer of a call, with the passage that states it: the delivery, or else the whole reply."""
     call = calls[number]
-    prompt = instructions(call)
-    delivered = delivery(call.text, prompt)
+    delivered = delivery_of(call)
     if delivered is not None and (answer := parse_answer(delivered)).kind != "text":
         return FinalAnswer(answer.kind, answer.value, delivered, number)
-    answer = reply_answer(call.text, prompt)
+    answer = answer_of(call)
     return FinalAnswer(answer.kind, answer.value, call.text, number)
 
 
@@ -238,8 +249,7 @@ def accept_programs(
         written = _code_in(call.text)
         for code in written:
             authors.setdefault(code, number)
-        answer = reply_answer(call.text, instructions(call)).value
-        for text in {*written, call.text, *forwarded_texts(call), answer}:
+        for text in {*written, call.text, *forwarded_texts(call), answer_of(call).value}:
             if len(text) <= _INPUT_CHARACTERS:
                 inputs.setdefault(canonical(text), number)
     prompts, asked = Prompts(question, calls), canonical(question)

@@ -11,9 +11,9 @@ import ast
 from collections.abc import Sequence
 
 from ..config import RewardConfig
-from ..provenance import Prompts, canonical, instructions
+from ..provenance import Prompts, answer_of, canonical, delivery_of
 from ..types import Call, Execution, FinalAnswer, Grade, Reward, Task
-from ..workflow.protocol import critic_decision, delivery, pending_tool_uses, reply_answer, well_formed_delivery
+from ..workflow.protocol import blocks, critic_decision, pending_tool_uses
 
 
 def score(task: Task, execution: Execution, grade: Grade | None, config: RewardConfig, strict: bool) -> Reward | None:
@@ -27,7 +27,7 @@ def score(task: Task, execution: Execution, grade: Grade | None, config: RewardC
         return Reward(0.0, 0.0, 0.0, 0.0, 0.0, False, f"{execution.fault.kind}: {execution.fault.message}")
     grade = grade or Grade(0.0, False, "no answer")
     outcome = float(grade.solved) if strict else grade.score
-    solution = float(can_be_parsed(task, execution.answer))
+    solution = float(can_be_parsed(task, execution.answer) and (grade.solved or not _repeats_instruction(execution)))
     delivered = delivery_share(task.question, execution)
     tokens = sum(call.tokens for call in execution.calls)
     cost = config.cost_per_call * len(execution.calls) + config.cost_per_1000_tokens * tokens / 1000
@@ -51,6 +51,15 @@ def can_be_parsed(task: Task, answer: FinalAnswer | None) -> bool:
     return True
 
 
+def _repeats_instruction(execution: Execution) -> bool:
+    r"""Return whether the answer is an example of a recipe's own instruction, such as `\boxed{your answer}`."""
+    answer = execution.answer
+    if answer is None or answer.call is None:
+        return False
+    told = execution.calls[answer.call].instruction
+    return f"\\boxed{{{answer.value}}}" in told or answer.value in [block.inner for block in blocks("solution", told)]
+
+
 def delivery_share(question: str, execution: Execution) -> float:
     """Return the share of messages that carry exactly one delivery written by the model.
 
@@ -60,7 +69,7 @@ def delivery_share(question: str, execution: Execution) -> float:
     calls = execution.calls
     tool_turns = _tool_turns(calls)
     messages = [number for number in range(len(calls)) if number not in tool_turns]
-    well_formed = [n for n in messages if well_formed_delivery(calls[n].text, instructions(calls[n]))]
+    well_formed = [number for number in messages if delivery_of(calls[number]) is not None]
     if not well_formed or len(well_formed) == len(messages):
         return float(bool(well_formed))
     counted_messages = _CountedMessages(question, execution)
@@ -87,10 +96,6 @@ def _tool_turns(calls: Sequence[Call]) -> set[int]:
     return turns
 
 
-def _delivered(call: Call) -> str | None:
-    return delivery(call.text, instructions(call))
-
-
 class _CountedMessages:
     """Decides which well-formed messages of an execution count: those that take part in the work on its task."""
 
@@ -101,8 +106,8 @@ class _CountedMessages:
         # A span of a prompt names the first call that replied with its text; other calls may have replied the same.
         calls_by_text: dict[str, set[int]] = {}
         for number, call in enumerate(execution.calls):
-            calls_by_text.setdefault(_delivered(call) or call.text, set()).add(number)
-        same_reply = [calls_by_text[_delivered(call) or call.text] for call in execution.calls]
+            calls_by_text.setdefault(delivery_of(call) or call.text, set()).add(number)
+        same_reply = [calls_by_text[delivery_of(call) or call.text] for call in execution.calls]
         replies_read = [
             set().union(*(same_reply[reply] for reply in self._prompts.replies_in(number)))
             for number in range(len(execution.calls))
@@ -130,7 +135,7 @@ class _CountedMessages:
         if number == self._answer_call:
             return True
         call = self._execution.calls[number]
-        delivered = _delivered(call) or ""
+        delivered = delivery_of(call) or ""
         if critic_decision(delivered) is not None:
             dictated = False  # a critic's verdict is one of two words, and its instructions name them
         else:
@@ -141,7 +146,7 @@ class _CountedMessages:
             number in self._read_by_others
             or not self._typed
             or critic_decision(delivered) is not None
-            or reply_answer(call.text, instructions(call)).kind != "text"
+            or answer_of(call).kind != "text"
             or any(self._execution.calls[other].messages == call.messages for other in self._answer_depends_on)
         )
         return not dictated and about_task and effective

@@ -26,7 +26,9 @@ from ..sandbox import (
     Verdict,
 )
 from ..types import Call, Execution, Fault, FinalAnswer, ProgramOutput, Task
-from ..workflow.structure import CALLS_INPUT, MAX_REPORTS, TOO_LARGE, Structure, join_structures, parse_structure
+from ..workflow.inputs import CALLS_INPUT, INSTRUCTION_INPUT, LENIENT_INPUT
+from ..workflow.protocol import INSTRUCTION
+from ..workflow.structure import MAX_REPORTS, TOO_LARGE, Structure, join_structures, parse_structure
 from .sampling import Chat, RoleSampler, SamplingFailed, seed_of
 
 _ASKS_PER_CALL = 4
@@ -39,15 +41,16 @@ _ENDS: dict[str, type[Exception]] = {"infra": Infra, "protocol": ProtocolViolati
 """The exception by which the fault of a call ends the run; for any other kind it is BudgetExceeded."""
 
 
-async def run_script(
+async def run_script(  # noqa: PLR0913, PLR0917  all of them are needed, and none belongs to another
     script: str,
     task: Task,
     sampler: RoleSampler,
     sandbox: Sandbox,
     limits: RolloutConfig,
     seed_path: Sequence[object],
+    instruction: str = INSTRUCTION,
 ) -> Execution:
-    """Run a script once. The seeds of its calls are derived from `seed_path`.
+    """Run a script once. The seeds of its calls are derived from `seed_path`. `instruction`: what all agents are told.
 
     When the sandbox fails, the script is run again, at most `limits.retries` times. A call that failed has been retried
     by its sampler, and a timeout is final. The execution ends at the latest `_GRACE_SECONDS` after its limit.
@@ -55,7 +58,7 @@ async def run_script(
     started = time.perf_counter()
     deadline = started + limits.execution_seconds
     for _ in range(limits.retries + 1):
-        asks = _Asks(sampler, limits, seed_path)
+        asks = _Asks(sampler, limits, seed_path, instruction)
         execution = await _run_once(script, task, sandbox, asks, deadline)
         failed = execution.fault is not None and execution.fault.infra and asks.first_fault() is None
         if not failed or time.perf_counter() >= deadline:
@@ -70,7 +73,12 @@ async def _run_once(script: str, task: Task, sandbox: Sandbox, asks: "_Asks", de
         async with asyncio.timeout(deadline + _GRACE_SECONDS - time.perf_counter()):
             result = await sandbox.run(
                 script,
-                inputs={"question": task.question, CALLS_INPUT: limits.calls},
+                inputs={
+                    "question": task.question,
+                    CALLS_INPUT: limits.calls,
+                    INSTRUCTION_INPUT: asks.instruction,
+                    LENIENT_INPUT: limits.lenient,
+                },
                 limits=_sandbox_limits(limits, deadline - time.perf_counter()),
                 on_ask=asks.reply_to,
                 on_program=asks.record_program,
@@ -99,10 +107,13 @@ def _sandbox_limits(limits: RolloutConfig, seconds: float) -> Limits:
 class _Asks:
     """Answers the model calls that one script asks for and keeps the replies by the number of the call."""
 
-    def __init__(self, sampler: RoleSampler, limits: RolloutConfig, seed_path: Sequence[object]) -> None:
+    def __init__(
+        self, sampler: RoleSampler, limits: RolloutConfig, seed_path: Sequence[object], instruction: str
+    ) -> None:
         self.replies: dict[int, Call | Fault] = {}
         self._sampler = sampler
         self.limits = limits
+        self.instruction = instruction
         self._seed_path = seed_path
         self._asked = 0
         self._tokens = 0
@@ -144,6 +155,7 @@ class _Asks:
             return reply
         try:
             reply = await self._sampler.call(agent, messages, seed_of(*self._seed_path, number), self.calls())
+            reply.instruction = "" if self.instruction == INSTRUCTION else self.instruction
         except ContextOverflow as error:
             reply = Fault("budget", str(error))
         except SamplingFailed as error:

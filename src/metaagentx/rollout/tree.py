@@ -7,16 +7,16 @@ infrastructure fault is retried where it happened, from the same seeds, and then
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
-from ..config import RewardConfig, RolloutConfig
+from ..config import Config, PromptsConfig, RewardConfig, RolloutConfig
 from ..errors import MetaAgentXError
 from ..rewards.errors import GraderUnavailable
 from ..rewards.graders import Graders
 from ..rewards.score import score
 from ..sandbox import Sandbox
 from ..types import Design, Execution, Fault, Role, Rollout, Task
-from .designer import write_script
+from .designer import DEFAULT_PROMPTS, write_script
 from .executor import run_script
 from .sampling import RoleSampler, seed_of
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class RolloutOptions:
-    """How rollouts are sampled and scored: two sections of the recipe, and what depends on the caller."""
+    """How rollouts are sampled and scored: sections of the recipe, and what depends on the caller."""
 
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     reward: RewardConfig = field(default_factory=RewardConfig)
@@ -33,6 +33,12 @@ class RolloutOptions:
     """Grade as for an evaluation: all tests, all or nothing."""
     manual: bool = False
     """Give the Designer the manual of the workflow language: for a teacher that has not learned it."""
+    prompts: PromptsConfig = DEFAULT_PROMPTS
+
+    @classmethod
+    def of(cls, config: Config) -> Self:
+        """Return the options of a recipe."""
+        return cls(config.rollout, config.reward, prompts=config.prompts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +76,7 @@ async def rollout_task(
     async def design(number: int) -> Design:
         path = (*seed_path, number)
         sampler = resources.samplers[Role.DESIGNER]
-        written = await write_script(task, sampler, seed_of(*path), options.manual, options.rollout.calls)
+        written = await write_script(task, sampler, seed_of(*path), options.rollout, options.prompts, options.manual)
         return await execute_design(written, task, resources, options, path)
 
     return Rollout(task, await gather(design(number) for number in range(options.rollout.designs)))
@@ -103,6 +109,7 @@ async def execute(
             resources.sandbox,
             options.rollout,
             seed_path,
+            options.prompts.agent_instruction,
         )
         await _reward(execution, task, resources, options)
     resources.on_execution(execution)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from ..config import Config, StageConfig
 from ..evaluation.held_out import solve_rate, training_subset
+from ..evaluation.sampling import evaluation_samplers
 from ..policy import ComparesGradients, Datum, GivesLogprobs, Policy, SamplerStats, require_trainable
 from ..progress import TrainingProgress
 from ..rollout.tree import Resources, RolloutOptions, rollout_batch
@@ -96,7 +97,7 @@ class Trainer:
     async def _sample_trees(self, tasks: Sequence[Task], step: int, attempt: int) -> list[Rollout]:
         config = self.config
         self.progress.expect(len(tasks) * config.rollout.designs * config.rollout.executions)
-        options, path = RolloutOptions(config.rollout, config.reward), (config.seed, "train", step, attempt)
+        options, path = RolloutOptions.of(config), (config.seed, "train", step, attempt)
         rollouts = await rollout_batch(tasks, self.resources, options, path)
         for tree in rollouts:
             assign_credit(tree, config.credit)
@@ -156,11 +157,13 @@ class Trainer:
         evaluation = self.config.evaluation
         if not evaluation.every or (done % evaluation.every and done != self.config.steps):
             return {}
-        held_out, options = self.tasks.held_out, RolloutOptions(self.config.rollout, self.config.reward)
+        held_out, options = self.tasks.held_out, RolloutOptions.of(self.config)
         tasks = [held_out[index] for index in training_subset(len(held_out), evaluation.tasks)]
         self.progress.expect(len(tasks) * evaluation.samples)
         with clock.phase("evaluation"):
-            solved = await solve_rate(tasks, self.resources, options, evaluation.samples)
+            samplers = evaluation_samplers(self.resources.samplers, evaluation)
+            resources = replace(self.resources, samplers=samplers)
+            solved = await solve_rate(tasks, resources, options, evaluation.samples)
         self.progress.evaluation(done, solved)
         return {"evaluation/solved": solved}
 

@@ -19,6 +19,7 @@ import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from .inputs import LENIENT_INPUT
 from .messages import WorkflowTooLarge
 from .runtime import Ask, PythonOutcome, WorkflowSession, use
 from .validate import validate
@@ -33,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return 0 if the script gave an answer, 1 if it did not, 2 if it could not be started."""
     options = _parser().parse_args(arguments)
     try:
-        source = _read(options.script)
+        source = _read(options.script, options.lenient)
         reply = _replies(options)
     except ValueError as error:
         sys.stderr.write(f"{PROGRAM}: {error}\n")
@@ -41,6 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sys.stderr.write("This runs the script without a sandbox, with your rights: only for scripts of your own.\n")
     before = {name: sys.modules[name] for name in sys.modules if name.partition(".")[0] == "workflow"}
     try:
+        vars(sys.modules["__main__"])[LENIENT_INPUT] = options.lenient
         with use(_Conversation(reply)) as session:
             _run(source, options.script, options.question)
     except (_ServerFailed, WorkflowTooLarge) as error:
@@ -51,6 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         traceback.print_exception(type(error), error, in_script)
         return 1
     finally:
+        del vars(sys.modules["__main__"])[LENIENT_INPUT]
         _remove_alias()
         sys.modules.update(before)
     return _show_answer(session)
@@ -88,16 +91,17 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--reply", action="append", metavar="TEXT", help=text + DEFAULT_REPLY)
     parser.add_argument("--base-url", metavar="URL", help=f"of an OpenAI-compatible server; {KEY} is sent to it if set")
     parser.add_argument("--model", metavar="NAME", help="of the model on that server")
+    parser.add_argument("--lenient", action="store_true", help="ignore unknown keyword arguments, with a note")
     return parser
 
 
-def _read(path: Path) -> str:
+def _read(path: Path, lenient: bool) -> str:
     """Return the script, if it could run in training."""
     try:
         source = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} cannot be read as a script: {error}") from None
-    for problem in validate(source):
+    for problem in validate(source, lenient):
         raise ValueError(f"{path} is not a valid script: {problem}")
     return source
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
+from .inputs import INSTRUCTION_INPUT, host_input
 from .messages import Context, Message, WorkflowError
 from .node import WorkflowNode, checked_count
 from .protocol import INSTRUCTION, ToolUse, pending_tool_uses
-from .runtime import ask_model
+from .runtime import ask_model, ignore_unknown
 from .structure import CallsOf, NodeInfo
 from .tools import ToolRegistry
 
@@ -23,6 +24,7 @@ class AgentNode(WorkflowNode):
     writes is text.
     """
 
+    @ignore_unknown
     def __init__(
         self, name: str, system_prompt: str, tool_registry: ToolRegistry | None = None, max_turns: int = 10
     ) -> None:
@@ -36,7 +38,8 @@ class AgentNode(WorkflowNode):
         self.max_turns = checked_count(name, "max_turns", max_turns)
 
     async def process(self, context: Context) -> Message:
-        system = self._instructions()
+        instruction = host_input(INSTRUCTION_INPUT, INSTRUCTION)
+        system = self._system_message(instruction)
         # Only ever appended to: the host continues the tokens of earlier turns.
         chat = [{"role": "system", "content": system}, {"role": "user", "content": user_prompt(context)}]
         for turns_left in range(self.max_turns - 1, -1, -1):
@@ -47,7 +50,7 @@ class AgentNode(WorkflowNode):
             output = await self.tool_registry.answer(uses)
             note = f"\n\n{LAST_TURN}" if turns_left == 1 else ""
             chat += [{"role": "assistant", "content": text}, {"role": "user", "content": output + note}]
-        return Message.from_reply(self.name, text, call, prompt=system)
+        return Message.from_reply(self.name, text, call, system, instruction)
 
     def _inspect(self, calls_of: CallsOf) -> NodeInfo:
         tools = tuple(self.tool_registry.list_tools())
@@ -55,8 +58,8 @@ class AgentNode(WorkflowNode):
         identity = (self.name, self.system_prompt, self.max_turns, tools)
         return NodeInfo("agent", turns, tools=tools, rounds=turns, identity=identity)
 
-    def _instructions(self) -> str:
-        parts = [self.system_prompt.strip(), INSTRUCTION]
+    def _system_message(self, instruction: str) -> str:
+        parts = [self.system_prompt.strip(), instruction]
         if self.tool_registry and self.max_turns > 1:
             parts.append(self.tool_registry.describe())
         return "\n\n".join(part for part in parts if part)

@@ -8,6 +8,7 @@ from typing import TypeAlias
 from . import runtime
 from .messages import Context, Message, WorkflowError
 from .node import WorkflowNode, ask, checked_count, checked_node
+from .runtime import ignore_unknown
 from .structure import CallsOf, NodeInfo, chain
 
 Condition: TypeAlias = "Callable[[Context], bool]"
@@ -16,6 +17,7 @@ Condition: TypeAlias = "Callable[[Context], bool]"
 class Flow(WorkflowNode):
     """A node whose `run` answers the task: the message of the outermost, last run is the final answer."""
 
+    @ignore_unknown
     def run(self, question: str, initial_state: Mapping[str, object] | None = None) -> Message:
         """Run on a question. The message returned is the final answer, unless another run follows."""
         message = super().run(question, initial_state)
@@ -29,10 +31,12 @@ class Workflow(Flow):
     Inside another workflow it counts as one node, of which the others see only the result.
     """
 
+    @ignore_unknown
     def __init__(self, name: str = "workflow") -> None:
         super().__init__(name)
         self._steps: list[tuple[WorkflowNode, Condition | None]] = []
 
+    @ignore_unknown
     def add_node(self, node: WorkflowNode, condition: Condition | None = None) -> Workflow:
         """Add a node at the end; with a condition, it runs only if `condition(context)` is true when its turn comes."""
         self._steps.append((checked_node(self.name, node), condition))
@@ -68,6 +72,7 @@ class Workflow(Flow):
 class ConditionalWorkflow(Workflow):
     """A workflow whose nodes have conditions: `add_node(node, condition)`; a node without one always runs."""
 
+    @ignore_unknown
     def __init__(self, name: str = "conditional_workflow") -> None:
         super().__init__(name)
 
@@ -75,6 +80,7 @@ class ConditionalWorkflow(Workflow):
 class LoopWorkflow(Workflow):
     """Its nodes in order, then again while the loop condition holds, at most `max_iterations` times in all."""
 
+    @ignore_unknown
     def __init__(self, name: str = "loop_workflow", max_iterations: int = 10) -> None:
         super().__init__(name)
         self.max_iterations = checked_count(name, "max_iterations", max_iterations)

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from .flow import Condition, Flow
 from .messages import Context, Message, WorkflowError
 from .node import WorkflowNode, ask, checked_count, checked_node
-from .runtime import gather
+from .runtime import gather, ignore_unknown
 from .structure import CallsOf, NodeInfo
 
 END = "END"
@@ -31,6 +31,7 @@ class AgentGraph(Flow):
     finish point, when no edge is left to follow, or after `max_steps` node runs; the last message is the result.
     """
 
+    @ignore_unknown
     def __init__(self, name: str = "agent_graph", max_steps: int = 50) -> None:
         super().__init__(name)
         self.max_steps = checked_count(name, "max_steps", max_steps)
@@ -39,6 +40,7 @@ class AgentGraph(Flow):
         self._entry: str | None = None
         self._finish: set[str] = set()
 
+    @ignore_unknown
     def add_node(self, name: str, node: WorkflowNode) -> AgentGraph:
         """Add a node under a name. The first one is the entry point unless another is set."""
         if not isinstance(name, str):

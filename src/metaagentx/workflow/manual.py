@@ -81,6 +81,7 @@ python -m metaagentx.workflow src/metaagentx/workflow/examples/debate.py --quest
 The command prints the conversation and the answer.
 
 - `--reply TEXT` is the reply to one call. Give it once for each call; the last one repeats.
+- `--lenient` ignores unknown keyword arguments of nodes, with a note, as `rollout.dialect = "lenient"` in a recipe does.
 - `--base-url URL --model NAME` lets a model on an OpenAI-compatible server reply instead.
 - **The command runs the script without the sandbox**, with your files and your network. Use it only for your own scripts.
 - The package `workflow` exists under this command and in the sandbox. Plain `python script.py` does not have it.
@@ -95,19 +96,22 @@ def language_page() -> str:
     return _FOR_PEOPLE + language_manual()
 
 
-def language_manual(calls: int = MAX_CALLS) -> str:
-    """Return the whole manual, as Markdown, for executions that may make at most `calls` model calls."""
-    return "\n".join([_introduction(calls), _reference(), _examples()])
+def language_manual(calls: int = MAX_CALLS, instruction: str = INSTRUCTION) -> str:
+    """Return the whole manual, as Markdown, for executions that may make at most `calls` model calls.
+
+    `instruction` is what every agent is told.
+    """
+    return "\n".join([_introduction(calls, instruction), _reference(), _examples()])
 
 
-def _introduction(calls: int) -> str:
+def _introduction(calls: int, instruction: str) -> str:
     bounds = (
         f"{MAX_CHARACTERS} characters, {MAX_AGENTS} agents, max_turns {MAX_TURNS}, "
         f"{MAX_ROUNDS} rounds or iterations, {calls} model calls in the worst case"
     )
     modules = ", ".join(sorted(MODULES - {"workflow", "__future__"}))
     text = _REPLY.replace("MODULE_LIST", modules).replace("LIMITS", bounds)
-    return text.replace("INSTRUCTION", INSTRUCTION)
+    return text.replace("INSTRUCTION", instruction.replace("\n", "\n> "))
 
 
 def _reference() -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from .protocol import Answer, critic_decision, delivery, stated_answer, visible
+from .protocol import INSTRUCTION, Answer, critic_decision, delivery, stated_answer, visible
 
 
 class WorkflowError(Exception):
@@ -32,9 +32,9 @@ class Message:
     call: int | None = None
 
     @classmethod
-    def from_reply(cls, sender: str, text: str, call: int, prompt: str = "") -> Message:
-        """Return the message of one model reply. `prompt`: the agent's instructions, whose echo delivers nothing."""
-        delivered = delivery(text, prompt)
+    def from_reply(cls, sender: str, text: str, call: int, prompt: str = "", instruction: str = INSTRUCTION) -> Message:
+        """Return the message of one model reply. An echo of the agent's prompt delivers nothing: see `delivery`."""
+        delivered = delivery(text, prompt, instruction)
         return cls(visible(text).strip() if delivered is None else delivered, sender, text, call)
 
     @property

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Iterable, Mapping
 from math import inf
 
 from .messages import Context, Message, WorkflowError, WorkflowTooLarge
-from .runtime import current_session, run_to_end
+from .runtime import current_session, ignore_unknown, run_to_end
 from .structure import CallsOf, NodeInfo, inspect_workflow
 
 
@@ -18,6 +18,7 @@ class WorkflowNode:
 
     name: str
 
+    @ignore_unknown
     def __init__(self, name: str) -> None:
         if not isinstance(name, str):
             raise WorkflowError(f"the name of a {type(self).__name__} must be a str, not {type(name).__name__}")
@@ -27,6 +28,7 @@ class WorkflowNode:
         """Do this node's work; leave the context as it is."""
         raise WorkflowError(f"{type(self).__name__} has no process method")
 
+    @ignore_unknown
     def run(self, question: str, initial_state: Mapping[str, object] | None = None) -> Message:
         """Run this node alone on a question and return its message."""
         if not isinstance(question, str):

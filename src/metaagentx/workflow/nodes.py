@@ -10,7 +10,7 @@ from typing import Literal
 from .agent import AgentNode
 from .messages import Context, Message, WorkflowError
 from .node import WorkflowNode, ask, checked_count, checked_node, checked_nodes
-from .runtime import gather
+from .runtime import gather, ignore_unknown
 from .structure import CallsOf, NodeInfo
 from .voting import vote
 
@@ -41,6 +41,7 @@ class EnsembleNode(WorkflowNode):
     Values are compared as values (0.5 is 1/2), programs by what they do on the question's examples.
     """
 
+    @ignore_unknown
     def __init__(
         self,
         name: str,
@@ -85,6 +86,7 @@ class ReflectionNode(WorkflowNode):
     `reflection_prompt` and `refinement_prompt` replace what critic and agent are asked for.
     """
 
+    @ignore_unknown
     def __init__(
         self,
         name: str,
@@ -124,6 +126,7 @@ class DebateNode(WorkflowNode):
     The `judge` sees the last round and decides; without a judge the majority does.
     """
 
+    @ignore_unknown
     def __init__(
         self, name: str, debaters: Sequence[WorkflowNode], judge: WorkflowNode | None = None, num_rounds: int = 2
     ) -> None:
@@ -152,6 +155,7 @@ class DebateNode(WorkflowNode):
 class RouterNode(WorkflowNode):
     """One of several branches: `routing_func(context)` names a key of `routes`; anything else means `default_route`."""
 
+    @ignore_unknown
     def __init__(
         self,
         name: str,

@@ -94,24 +94,25 @@ def fenced_blocks(text: str) -> list[Block]:
     return closed
 
 
-def deliveries(text: str, prompt: str = "") -> list[str]:
-    """Return what the model wrote in delivery blocks, without those that are empty or repeat the prompt's."""
-    echoes = {_collapse(block.inner) for block in blocks("delivery", prompt)}
-    return [block.inner for block in blocks("delivery", visible(text)) if not _is_echo(block.inner, echoes)]
+def deliveries(text: str, prompt: str = "", instruction: str = INSTRUCTION) -> list[str]:
+    """Return what the model wrote in delivery blocks, without those that are empty, repeat the prompt's, or repeat a
+    part of the instruction.
+    """
+    told, written = _collapse(instruction), blocks("delivery", visible(text))
+    echoes = {told} | {_collapse(block.inner) for block in blocks("delivery", prompt)}
+    return [block.inner for block in written if not _is_echo(block.inner, echoes, told)]
 
 
-def delivery(text: str, prompt: str = "") -> str | None:
-    """Return the delivery of a reply that has exactly one, opened and closed. `prompt`: the agent's instructions."""
+def delivery(text: str, prompt: str = "", instruction: str = INSTRUCTION) -> str | None:
+    """Return the delivery of a reply that has exactly one, opened and closed.
+
+    `prompt` is the agent's whole system message, `instruction` the part of it that all agents are told.
+    """
     shown = visible(text)
-    written = deliveries(shown, prompt)
+    written = deliveries(shown, prompt, instruction)
     echoed = len(blocks("delivery", shown)) - len(written)
     marks = sum(1 for _ in _TAGS["delivery"].finditer(shown))
     return written[0] if len(written) == 1 and marks == 2 + 2 * echoed else None
-
-
-def well_formed_delivery(text: str, prompt: str = "") -> bool:
-    """Return whether the reply carries exactly one delivery that the model wrote itself."""
-    return delivery(text, prompt) is not None
 
 
 def last_boxed(text: str) -> str | None:
@@ -148,9 +149,9 @@ def stated_answer(content: str, text: str) -> Answer:
     return stated if anywhere.kind == "text" else anywhere
 
 
-def reply_answer(text: str, prompt: str = "") -> Answer:
+def reply_answer(text: str, prompt: str = "", instruction: str = INSTRUCTION) -> Answer:
     """Return the answer of a whole reply. The host compares what a script says a call answered with this."""
-    delivered = delivery(text, prompt)
+    delivered = delivery(text, prompt, instruction)
     return stated_answer(text if delivered is None else delivered, text)
 
 
@@ -171,7 +172,8 @@ def pending_tool_uses(text: str, runs_python: bool = True) -> list[ToolUse]:
             uses.append((call, _parse_call(call.inner)))
     uses.sort(key=lambda use: use[0].start)
     box = _last_box(shown)
-    results = [b for b in delivered + solved if not _is_echo(b.inner, set())] + ([box] if box else [])
+    told = _collapse(INSTRUCTION)
+    results = [b for b in delivered + solved if not _is_echo(b.inner, set(), told)] + ([box] if box else [])
     if uses and any(result.start >= uses[-1][0].end for result in results):
         return []
     return [use for _, use in uses]
@@ -225,12 +227,9 @@ def _collapse(text: str) -> str:
     return " ".join(text.split()).casefold()
 
 
-def _is_echo(inner: str, echoes: set[str]) -> bool:
+def _is_echo(inner: str, echoes: set[str], told: str) -> bool:
     written = _collapse(inner)
-    return not written.strip(".…") or written in echoes or (len(written) >= 20 and written in _COLLAPSED_INSTRUCTION)
-
-
-_COLLAPSED_INSTRUCTION = _collapse(INSTRUCTION)
+    return not written.strip(".…") or written in echoes or (len(written) >= 20 and written in told)
 
 
 _NEGATION = re.compile(r"not|no|never|neither|nor|cannot|without|hardly|barely|nothing|far|isnt|wasnt|\w+n't")

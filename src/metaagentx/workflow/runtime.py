@@ -9,16 +9,21 @@ again (a tool that runs an agent): replies that belong to the outer run are kept
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from dataclasses import asdict, dataclass
-from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
+from functools import wraps
+from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, runtime_checkable
 
+from .inputs import LENIENT_INPUT, host_input
 from .messages import Message, WorkflowError
 from .protocol import JSON
 from .structure import MAX_REPORTS, TOO_LARGE, Structure
 
 T = TypeVar("T")
+P = ParamSpec("P")
 Chat: TypeAlias = "tuple[dict[str, str], ...]"
 
 
@@ -84,6 +89,8 @@ class WorkflowSession:
     def __init__(self, transport: Transport | Answerer, max_calls: int | None) -> None:
         self.asks: list[Ask] = []
         self.answer: dict[str, JSON] | None = None
+        self.notes: list[str] = []
+        """What was ignored in the script."""
         self.depth = 0
         self._transport = transport if isinstance(transport, Transport) else _InProcess(transport, self)
         self._calls_left = max_calls
@@ -172,6 +179,30 @@ def use(transport: Transport | Answerer, max_calls: int | None = None) -> Workfl
     session = WorkflowSession(transport, max_calls)
     session._previous, _session = _session, session
     return session
+
+
+def ignore_unknown(function: Callable[P, T]) -> Callable[P, T]:
+    """Let a function ignore unknown keyword arguments in the lenient dialect; a note in the log says which."""
+    parameters = inspect.signature(function).parameters
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        unknown = [name for name in kwargs if name not in parameters]
+        if host_input(LENIENT_INPUT, False) and unknown:
+            for name in unknown:
+                del kwargs[name]
+            _note(f"{function.__qualname__.removesuffix('.__init__')} has no {', '.join(unknown)}: ignored")
+        return function(*args, **kwargs)
+
+    return call
+
+
+def _note(text: str) -> None:
+    """Write a note to the script's log, once."""
+    notes = [] if _session is None else _session.notes
+    if text not in notes:
+        notes.append(text)
+        sys.stdout.write(f"note: {text}\n")
 
 
 def finish(message: Message) -> None:

@@ -8,13 +8,13 @@ conditions and routing functions make by running agents themselves come on top o
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import inf
 from typing import TYPE_CHECKING, TypeAlias
 
+from .inputs import CALLS_INPUT, host_input
 from .messages import WorkflowTooLarge
 from .protocol import JSON
 
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 MAX_AGENTS = 16
 MAX_CALLS = 64
 """Model calls of one execution, for runtime, manual and executor alike, unless a recipe sets `rollout.calls`."""
-CALLS_INPUT = "__max_calls__"
-"""The global variable of a script in which the host states another limit of model calls."""
 
 TOO_LARGE = "too_large"
 """The kind of the answer by which the runtime tells the host why it refused a workflow."""
@@ -100,8 +98,7 @@ class WorkflowInfo:
         """Return the structure of a workflow that is within the limits, else raise."""
         if self.agents > MAX_AGENTS:
             raise WorkflowTooLarge(f"{self.agents} agents are too many; at most {MAX_AGENTS} are allowed")
-        stated = getattr(sys.modules.get("__main__"), CALLS_INPUT, None)
-        limit = stated if isinstance(stated, int) else MAX_CALLS
+        limit = host_input(CALLS_INPUT, MAX_CALLS)
         if limit < self.calls < inf:
             raise WorkflowTooLarge(
                 f"up to {self.calls} model calls are too many; at most {limit} are allowed: use fewer agents, rounds "

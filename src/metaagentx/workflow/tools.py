@@ -9,7 +9,7 @@ from typing import Any
 
 from .messages import WorkflowError
 from .protocol import JSON, ToolUse
-from .runtime import PythonOutcome, run_python
+from .runtime import PythonOutcome, ignore_unknown, run_python
 
 MAX_OUTPUT_CHARACTERS = 4000
 MAX_USES_PER_REPLY = 8
@@ -36,9 +36,11 @@ class ToolRegistry:
     tool the block is plain text and is not run.
     """
 
+    @ignore_unknown
     def __init__(self) -> None:
         self._tools: dict[str, Tool] = {}
 
+    @ignore_unknown
     def register(
         self,
         name: str,
@@ -59,6 +61,7 @@ class ToolRegistry:
         described = _signature(func) if parameters is None else parameters
         self._tools[name] = Tool(name, func, description or inspect.cleandoc(func.__doc__ or ""), described)
 
+    @ignore_unknown
     def register_python(self, timeout: float = 10.0) -> None:
         """Add the tool `python`, which runs code in a process of its own and returns what it printed."""
 

@@ -68,13 +68,16 @@ class ScriptProblem:
         return f"line {self.line}, column {self.column}: {self.message}"
 
 
-def validate(script: str) -> list[ScriptProblem]:
-    """Return all problems of a script, ordered by line and column; none means that it may run."""
+def validate(script: str, lenient: bool = False) -> list[ScriptProblem]:
+    """Return all problems of a script, ordered by line and column; none means that it may run.
+
+    In the lenient dialect, unknown keyword arguments are no problem: the runtime ignores them.
+    """
     tree = _parse(script)
     if isinstance(tree, ScriptProblem):
         return [tree]
     ours = _imported(tree)
-    problems = [problem for node in ast.walk(tree) for problem in _check(node, ours)]
+    problems = [problem for node in ast.walk(tree) for problem in _check(node, ours, lenient)]
     problems += _check_whole(tree, ours)
     return sorted(problems, key=lambda problem: (problem.line, problem.column))
 
@@ -130,7 +133,7 @@ def _imported(tree: ast.Module) -> dict[str, str]:
     return names
 
 
-def _check(node: ast.AST, ours: dict[str, str]) -> Iterator[ScriptProblem]:
+def _check(node: ast.AST, ours: dict[str, str], lenient: bool) -> Iterator[ScriptProblem]:
     match node:
         case ast.Import(names=aliases):
             for alias in aliases:
@@ -146,7 +149,7 @@ def _check(node: ast.AST, ours: dict[str, str]) -> Iterator[ScriptProblem]:
         case ast.Call():
             cls = CONSTRUCTORS.get(ours.get(_name(node.func), ""))
             if cls:
-                yield from _check_constructor(node, cls)
+                yield from _check_constructor(node, cls, lenient)
 
 
 def _check_module(node: ast.AST, module: str) -> Iterator[ScriptProblem]:
@@ -160,13 +163,14 @@ def _check_module(node: ast.AST, module: str) -> Iterator[ScriptProblem]:
         yield _at(node, f"there is no {module} for scripts: import from workflow or workflow.nodes")
 
 
-def _check_constructor(call: ast.Call, cls: type) -> Iterator[ScriptProblem]:
+def _check_constructor(call: ast.Call, cls: type, lenient: bool) -> Iterator[ScriptProblem]:
     unpacked = any(isinstance(a, ast.Starred) for a in call.args) or any(k.arg is None for k in call.keywords)
     if unpacked:
         return
     signature = inspect.signature(cls)
+    keywords = {str(k.arg): k.value for k in call.keywords if not lenient or k.arg in signature.parameters}
     try:
-        given = signature.bind(*call.args, **{str(k.arg): k.value for k in call.keywords}).arguments
+        given = signature.bind(*call.args, **keywords).arguments
     except TypeError as error:
         names = ", ".join(str(p.replace(annotation=p.empty)) for p in signature.parameters.values())
         yield _at(call, f"{cls.__name__}: {error}; its arguments are ({names})")

@@ -77,7 +77,14 @@ def _load(options: ModelConfig, directory: Path, seed: int, lora: LoraOptions | 
         if not path.exists():
             with atomic_directory(path) as unfinished:
                 new_model(unfinished, options.preset, seed)
-    return load_model(path, device=options.device, dtype=options.dtype, gguf_file=options.gguf_file, lora=lora)
+    return load_model(
+        path,
+        device=options.device,
+        dtype=options.dtype,
+        gguf_file=options.gguf_file,
+        lora=lora,
+        chat_template=options.chat_template,
+    )
 
 
 def _engine(model: LocalModel, options: ModelConfig) -> Engine:

@@ -4,10 +4,12 @@ A conversation is continued, never encoded again: the tokens so far, sampled one
 what the template writes after an assistant's turn is encoded and appended. Encoding the whole text again would change
 tokens wherever the model split a text in another way than the tokenizer does, and wherever the template alters earlier
 turns, as Qwen3's does with their reasoning: training would then see tokens that were never sampled.
+
+The arguments of the template, `model.chat_template` in a recipe, hold for everything that is encoded.
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from jinja2 import TemplateError
@@ -19,7 +21,13 @@ from ...policy import Messages
 class ChatTokenizer:
     """A Hugging Face tokenizer with a chat template, as the `Tokenizer` of `policy.py`."""
 
-    def __init__(self, tokenizer: Any, end_tokens: Iterable[int] = (), name: str = "this model") -> None:
+    def __init__(
+        self,
+        tokenizer: Any,
+        end_tokens: Iterable[int] = (),
+        name: str = "this model",
+        template_arguments: Mapping[str, object] | None = None,
+    ) -> None:
         """Wrap a tokenizer. `end_tokens`: tokens that end a turn besides those of the tokenizer and the template."""
         if tokenizer.chat_template is None:
             raise MetaAgentXError(
@@ -27,6 +35,7 @@ class ChatTokenizer:
                 "chat_template.jinja beside tokenizer.json"
             )
         self.hf = tokenizer
+        self._arguments = dict(template_arguments or {})
         self._special = frozenset(tokenizer.all_special_ids)
         known = {*end_tokens} | ({tokenizer.eos_token_id} - {None})
         opening = self._after_turn([{"role": "user", "content": "."}])[0]
@@ -71,10 +80,15 @@ class ChatTokenizer:
     def _render(self, messages: Messages) -> str:
         plain = [dict(message) for message in messages]
         try:
-            text: str = self.hf.apply_chat_template(plain, add_generation_prompt=True, tokenize=False)
-        except TemplateError as error:
+            text: str = self.hf.apply_chat_template(
+                plain, add_generation_prompt=True, tokenize=False, **self._arguments
+            )
+        except (TemplateError, TypeError) as error:
             roles = ", ".join(message["role"] for message in messages)
-            raise MetaAgentXError(f"the chat template does not accept a conversation of {roles}: {error}") from error
+            given = f" with model.chat_template = {self._arguments}" if self._arguments else ""
+            raise MetaAgentXError(
+                f"the chat template does not accept a conversation of {roles}{given}: {error}"
+            ) from error
         return text
 
     def _encode(self, text: str) -> list[int]:

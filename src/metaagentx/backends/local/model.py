@@ -115,11 +115,12 @@ def load_model(
     dtype: str = "auto",
     gguf_file: str | None = None,
     lora: LoraOptions | None = None,
+    chat_template: Mapping[str, object] | None = None,
 ) -> LocalModel:
     """Load a model from a directory in Hugging Face format, or from a GGUF file in a directory.
 
     `device` defaults to the GPU, if there is one. `dtype`: float32, bfloat16, or auto, which is bfloat16 on a GPU. With
-    `lora`, the weights are frozen and a new LoRA is trained.
+    `lora`, the weights are frozen and a new LoRA is trained. `chat_template` are the arguments of the chat template.
     """
     path = model_directory(Path(path))
     check_model(path, gguf_file)
@@ -133,7 +134,8 @@ def load_model(
         module = _load_weights(path, gguf_file, torch_dtype)
         module.to(torch_device).eval()
     ends = module.generation_config.eos_token_id if module.generation_config else None
-    chat_tokenizer = ChatTokenizer(tokenizer, [ends] if isinstance(ends, int) else ends or [], name=str(path))
+    end_tokens = [ends] if isinstance(ends, int) else ends or []
+    chat_tokenizer = ChatTokenizer(tokenizer, end_tokens, str(path), chat_template)
     model = LocalModel(module, chat_tokenizer, torch_device, torch_dtype, module.config.max_position_embeddings)
     return model if lora is None else model.with_adapter("default", lora)
 
