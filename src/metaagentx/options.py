@@ -98,4 +98,6 @@ class OptimizerConfig(Section):
     token_budget: Count = 8192
     """Maximum number of tokens in a micro-batch. Halved for the rest of the run when memory runs out."""
     updates_per_step: Batch = 1
-    """Number of optimizer steps that the data of a training step are split into."""
+    """Number of optimizer steps that the tasks of a training step are split into."""
+    minibatch: Batch | None = None
+    """Maximum number of samples per optimizer step; a sample is one model call. Not set: `updates_per_step` decides."""
