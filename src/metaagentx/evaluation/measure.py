@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from math import ceil
 from pathlib import Path
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from ..atomic import exclusive_lock
 from ..errors import MetaAgentXError
@@ -45,6 +45,8 @@ class EvaluationOptions:
     checkpoint: int | None = None
     """The step of the measured checkpoint, written to evaluation.json for readers, as is `split`."""
     split: str = ""
+    paper: Literal["all tests", "public tests"] | None = None
+    """Set if the task sets are the paper's benchmarks: by which tests programs are graded."""
     held_out: Mapping[str, Sequence[int]] | None = None
     """By set, the `seed_positions` of its tasks, if they are the held-out tasks of a run. They then have the seeds of
     training, and overall figures are means over tasks: the solve rate is the one that training records."""
@@ -82,6 +84,7 @@ async def evaluate(
             seed=options.seed,
             checkpoint=options.checkpoint,
             split=options.split,
+            paper=options.paper,
             against=baseline,
             methods=names,
             votes=job.votes,
