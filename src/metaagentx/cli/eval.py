@@ -22,7 +22,10 @@ def evaluate_command(  # noqa: PLR0913, PLR0917  the options of a command are it
         ),
     ] = None,
     public_tests: Annotated[
-        bool, typer.Option(help="Grade programs of --tasks paper by their public tests alone, as published.")
+        bool,
+        typer.Option(
+            "--public-tests", help="Grade programs of --tasks paper by their public tests alone, as published."
+        ),
     ] = False,
     split: Annotated[str, typer.Option(help="Split of the sources. Default: test if --tasks is given.")] = "",
     limit: Annotated[int, typer.Option(help="The most tasks of each source; 0: all.", min=0)] = 0,
