@@ -418,10 +418,7 @@ CONFIGS = st.builds(
     reward=st.builds(RewardConfig, outcome=NON_NEGATIVE, cost_per_call=NON_NEGATIVE, allow_fed=st.booleans()),
     credit=st.builds(CreditConfig, baseline=st.sampled_from(["mean", "leave_one_out"]), divide_by_std=st.booleans()),
     loss=LOSSES,
-    optimizer=st.one_of(
-        st.builds(OptimizerConfig, gradient_clip=POSITIVE, beta1=SHARE, updates_per_step=BATCH),
-        st.builds(OptimizerConfig, minibatch=maybe(BATCH)),
-    ),
+    optimizer=st.builds(OptimizerConfig, gradient_clip=POSITIVE, beta1=SHARE, updates_per_step=BATCH),
     evaluation=st.builds(EvaluationConfig, every=NATURAL, tasks=COUNT, samples=BATCH),
     run=st.builds(RunConfig, checkpoint_every=COUNT, loggers=LOGGERS),
 )

@@ -67,7 +67,7 @@ class EvalResult:
 
 async def evaluate_run(request: EvalRequest) -> EvalResult:
     """Evaluate a run. As far as possible, mistakes in the request are found before a model is loaded."""
-    paper = _paper_tests(request)
+    paper = paper_tests(request)
     run = Run.open(request.run)
     config = load_run_recipe(run).config
     step = _checkpoint_step(run, request.checkpoint)
@@ -138,7 +138,7 @@ def task_sets(
     return {short: sets[name] for name, short in short_names(sets, keep_kind=True).items()}, None
 
 
-def _paper_tests(request: EvalRequest) -> Literal["all tests", "public tests"] | None:
+def paper_tests(request: EvalRequest) -> Literal["all tests", "public tests"] | None:
     """Return by which tests programs are graded, if the tasks are the paper's benchmarks and no others."""
     if request.public_tests and PAPER not in request.tasks:
         raise MetaAgentXError("--public-tests is for the paper's benchmarks: add --tasks paper, or remove it")

@@ -45,11 +45,11 @@ class EvaluationOptions:
     checkpoint: int | None = None
     """The step of the measured checkpoint, written to evaluation.json for readers, as is `split`."""
     split: str = ""
-    paper: Literal["all tests", "public tests"] | None = None
-    """Set if the task sets are the paper's benchmarks: by which tests programs are graded."""
     held_out: Mapping[str, Sequence[int]] | None = None
     """By set, the `seed_positions` of its tasks, if they are the held-out tasks of a run. They then have the seeds of
     training, and overall figures are means over tasks: the solve rate is the one that training records."""
+    paper: Literal["all tests", "public tests"] | None = None
+    """Set if the task sets are the paper's benchmarks: by which tests programs are graded."""
 
 
 async def evaluate(
@@ -84,12 +84,12 @@ async def evaluate(
             seed=options.seed,
             checkpoint=options.checkpoint,
             split=options.split,
-            paper=options.paper,
             against=baseline,
             methods=names,
             votes=job.votes,
             sets=sets,
             overall=overall,
+            paper=options.paper,
             outcomes=job.outcomes,
         )
         evaluation.write(directory)

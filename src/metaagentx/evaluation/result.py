@@ -74,8 +74,6 @@ class Evaluation:
     """The step of the measured checkpoint, if it belongs to a run."""
     split: str = ""
     """The split of the tasks, such as `test`, or `held-out`; empty if it is not known."""
-    paper: Literal["all tests", "public tests"] | None = None
-    """By which tests programs were graded, if the sets are the paper's benchmarks: then its figures are shown, too."""
     against: str
     """The method that all others are compared with."""
     methods: tuple[str, ...]
@@ -84,6 +82,8 @@ class Evaluation:
     sets: Mapping[str, Summary]
     overall: Summary
     """Over all sets: the mean over sets; of held-out tasks, the mean over tasks."""
+    paper: Literal["all tests", "public tests"] | None = None
+    """By which tests programs were graded, if the sets are the paper's benchmarks: then its figures are shown, too."""
     outcomes: Annotated[Mapping[tuple[str, str], Sequence[Outcome]], Field(exclude=True)] = field(default_factory=dict)
     """By method and set, with the elected outcome of a vote. They are in outcomes/ and not in evaluation.json."""
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from ..config import Config, StageConfig
 from ..evaluation.held_out import solve_rate, training_subset
-from ..policy import ComparesGradients, Datum, GivesLogprobs, Metrics, Policy, SamplerStats, require_trainable
+from ..policy import ComparesGradients, Datum, GivesLogprobs, Policy, SamplerStats, require_trainable
 from ..progress import TrainingProgress
 from ..rollout.sampling import seed_of
 from ..rollout.tree import Resources, RolloutOptions, rollout_batch
@@ -154,7 +154,7 @@ class Trainer:
                 metrics |= {f"{role}/{name}": value for name, value in optimizer_metrics.items()}
         return metrics
 
-    async def _forward_backward(self, role: Role, data: list[Datum]) -> Metrics:
+    async def _forward_backward(self, role: Role, data: list[Datum]) -> Mapping[str, float]:
         """Add the gradient of the loss on these data to the accumulated gradient of a role."""
         temperature = self.resources.samplers[role].temperature
         data = await self._with_reference(role, data, temperature)
