@@ -1,7 +1,9 @@
 """docs/paper.md against the recipes, the benchmarks and the published figures that it describes."""
 
+import json
 import re
 import tomllib
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,8 @@ from metaagentx.config.bundled import bundled_recipe, bundled_recipes
 from metaagentx.evaluation.published import PUBLISHED, published_rows
 from metaagentx.tasks.mixture import cycle_counts, parse_mixture
 from metaagentx.tasks.paper import PAPER_SETS
+from metaagentx.types import CodeTests
+from tests.tasks.files import made_up, write
 
 PAGE = (Path(__file__).parents[2] / "docs" / "paper.md").read_text("utf-8")
 
@@ -105,6 +109,25 @@ def test_the_published_schedule() -> None:
         (10, 1e-9, 5e-6),
     ]
     assert cycle_counts([weight for _, weight in parse_mixture(config.tasks.train)]) == [2, 1, 1]
+
+
+@pytest.mark.parametrize(("name", "shares", "tests"), [("paper_8b", (4, 3, 1), 6), ("paper_exact_8b", (4, 2, 2), 4)])
+def test_the_training_tasks_of_a_step(name: str, shares: tuple[int, ...], tests: int, tmp_path: Path) -> None:
+    """Of files with the published fields."""
+    many = {"input": [f"{number}\n" for number in range(6)], "output": ["x\n"] * 6}
+    cases = {"apps": {"input_output": json.dumps({"inputs": many["input"], "outputs": many["output"]})},
+             "codecontests": {"public_tests": None, "private_tests": many}}  # fmt: skip
+    for source in ("polaris", "apps", "codecontests"):
+        rows = [{**made_up(source, number), **cases.get(source, {})} for number in range(90)]
+        rows.append({**made_up(source, 91), "special_judge": True})
+        write(tmp_path / source / "train.jsonl", rows)
+    tasks = load_config(bundled_recipe(name), [f"tasks.data_dir={tmp_path}"]).load_tasks()
+    batch = tasks.batch(0, 8)
+    found = Counter(task.source for task in (*batch, *tasks.batch(1, 8), *tasks.batch(2, 8), *tasks.batch(3, 8)))
+    assert [found[source] / 4 for source in ("polaris", "apps", "codecontests")] == pytest.approx(shares, abs=0.26)
+    assert {len(task.grading.tests) for task in batch if isinstance(task.grading, CodeTests)} == {tests}
+    if name == "paper_8b":
+        assert not any(head.special_judge for part in tasks.sets for head in part.heads)
 
 
 def test_the_benchmarks_and_the_published_figures_are_those_of_the_code() -> None:
