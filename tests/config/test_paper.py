@@ -33,7 +33,8 @@ def settings(name: str) -> dict[str, Any]:
     def flat(section: dict[str, Any], above: str = "") -> dict[str, Any]:
         keys: dict[str, Any] = {}
         for key, value in section.items():
-            keys |= flat(value, f"{above}{key}.") if isinstance(value, dict) else {f"{above}{key}": value}
+            nested = isinstance(value, dict) and f"{above}{key}" != "model.chat_template"
+            keys |= flat(value, f"{above}{key}.") if nested else {f"{above}{key}": value}
         return keys
 
     return flat(load_recipe(bundled_recipe(name)).written.model_dump())
