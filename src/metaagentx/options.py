@@ -122,4 +122,6 @@ class OptimizerConfig(Section):
     """Compute the layers again in the backward pass instead of keeping their activations: less memory, a third more
     time. `auto`: from the first sequence that does not fit into memory by itself."""
     updates_per_step: Batch = 1
-    """Number of optimizer steps that the data of a training step are split into."""
+    """Number of optimizer steps that the tasks of a training step are split into."""
+    minibatch: Batch | None = None
+    """Maximum number of samples per optimizer step; a sample is one model call. Not set: `updates_per_step` decides."""

@@ -132,6 +132,20 @@ def test_a_fork_goes_on_as_the_original_did(place: Path, mother: Mother, undistu
     assert fork == original
 
 
+def test_mini_batches_are_the_same_when_a_run_goes_on(place: Path, mother: Mother) -> None:
+    settings = ["optimizer.minibatch=3", "rollout.designs=4", "steps=4", "evaluation.every=0"]
+    assert mother.run(*begin(place, "mini", *settings)).code == 0
+    assert mother.run("--fork", f"{place / 'mini'}@2", "--run", place / "mini-again").code == 0
+    original, forked = (
+        [timeless(line) for line in Run.open(place / name).metrics()] for name in ("mini", "mini-again")
+    )
+    assert original == forked and len(original) == 4
+    updates = [float(str(value)) for line in original for name, value in line.items() if name.endswith("/updates")]
+    assert updates and max(updates) > 1
+    refused = mother.run(*begin(place, "both", *settings, "optimizer.updates_per_step=2"))
+    assert (refused.code, refused.err.count("\n")) == (2, 1) and "remove one of them" in refused.err
+
+
 def test_a_fork_goes_its_own_way_where_it_is_told_to(place: Path, mother: Mother, undisturbed: Path) -> None:
     settings = ["--set", "steps=10", "--set", "seed=5", "--set", "optimizer.token_budget=300"]
     ended = mother.run("--fork", f"{undisturbed}@8", "--run", place / "other", *settings)

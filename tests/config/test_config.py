@@ -240,6 +240,10 @@ def test_only_the_override_at_fault_is_named(tmp_path: Path) -> None:
             "model.deterministic = true\nmodel.compiled = true",
             ["model.compiled = true", "model.deterministic = false"],
         ),
+        (
+            "optimizer.minibatch = 16\noptimizer.updates_per_step = 2",
+            ["optimizer.minibatch = 16", "optimizer.updates_per_step = 2", "remove one of them"],
+        ),
         ("evaluation.every = 5\ntasks.held_out = 0", ["evaluation.every", "set tasks.held_out = 64"]),
         (
             "evaluation.every = 5\ntasks.held_out = 32",
@@ -319,6 +323,7 @@ def test_refused_where_a_recipe_must_say_something(tmp_path: Path, old: str, new
         "model.compiled = true",
         'model.sharing = "lora"\nmodel.lora_rank = 8',
         "model.lora_rank = 8",
+        "optimizer.minibatch = 16",
         "rollout.designs = 8\nrollout.executions = 1",
         'credit.baseline = "leave_one_out"',
     ],

@@ -15,11 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metaagentx.backends.scripted import ScriptedPolicy
-from metaagentx.cli.evaluation_request import PAPER, EvalRequest, evaluate_run
+from metaagentx.cli.evaluation_request import EvalRequest, evaluate_run, task_sets
 from metaagentx.errors import MetaAgentXError
 from metaagentx.evaluation import Evaluation, EvaluationOptions, Method, Outcome, evaluate, pass_at, standard_methods
 from metaagentx.evaluation.figures import Comparison, compare, interval, mean_tokens, summarize
 from metaagentx.evaluation.methods import standard_names
+from metaagentx.evaluation.published import PUBLISHED
 from metaagentx.evaluation.result import comparison_cells
 from metaagentx.evaluation.self_consistency import majority_outcome
 from metaagentx.policy import BackendError
@@ -29,8 +30,10 @@ from metaagentx.runs import Run
 from metaagentx.runs.work import weights_digest
 from metaagentx.sandbox import Sandbox
 from metaagentx.tasks import SOURCES
-from metaagentx.types import FinalAnswer, MathGold, Role, Task
+from metaagentx.tasks.paper import PAPER_SETS
+from metaagentx.types import CodeTests, FinalAnswer, MathGold, Role, Task
 from tests.rollout_helpers import HEAD, RUN, SINGLE, TOOL, VOTE, Actor, Reply, design, resources
+from tests.tasks.files import made_up, write
 
 
 def task(number: int) -> Task:
@@ -435,7 +438,7 @@ def test_the_page_names_every_field(measure: Measure) -> None:
     names = {*data, *summary, *summary["rows"][0], *summary["paired"][0], *(field.name for field in fields(Outcome))}
     assert [name for name in sorted(names) if f"`{name}`" not in page] == []
     assert [name for name in standard_names(True, ["single", "vote"]) if name not in page] == []
-    assert set(PAPER) <= set(SOURCES)
+    assert set(PAPER_SETS) <= set(SOURCES)
 
 
 RECIPE = """steps = 1
@@ -507,6 +510,71 @@ def test_a_run_is_evaluated_from_the_command_line(nano: Path, tmp_path: Path) ->
     assert "has results with another tasks" in str(again.exception)
 
 
+def paper_data(folder: Path) -> None:
+    """Made-up rows with the fields of the paper's sets, where a user puts the published ones."""
+    hidden = {"input": ["0\n", "9\n"], "output": ["1\n", "19\n"]}
+    cases = json.dumps([{"input": "9\n", "output": "19\n", "testtype": "stdin"}])
+    for name in PAPER_SETS:
+        rows = [made_up(name, number) for number in range(503 if name == "apps" else 3)]
+        if name == "apps":
+            del rows[7]["input_output"]
+        if name == "codecontests":
+            rows = [{**row, "private_tests": hidden} for row in rows] + [{**rows[0], "name": "x", "public_tests": None,
+                                                                          "private_tests": hidden}]  # fmt: skip
+        if name == "livecodebench":
+            rows = [{**row, "private_test_cases": cases} for row in rows]
+            write(folder / name / "test5.jsonl", [made_up(name, 77)])
+        write(folder / name / ("test6.jsonl" if name == "livecodebench" else "test.jsonl"), rows)
+
+
+def test_the_papers_sets_are_the_published_rows(nano: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from metaagentx.config import load_config
+
+    monkeypatch.chdir(tmp_path)
+    paper_data(tmp_path / "data")
+    config = load_config(nano.parent / "recipe.toml")
+    request = EvalRequest(run=nano, tasks=("paper",))
+    all_tests, positions = task_sets(config, request)
+    public, _ = task_sets(config, replace(request, public_tests=True))
+    assert positions is None and list(all_tests) == list(public) == list(PAPER_SETS)
+    counts = {"livecodebench": 3, "apps": 499, "codecontests": 4, "aime24": 3, "aime25": 3, "olympiadbench": 3}
+    assert {name: len(tasks) for name, tasks in all_tests.items()} == counts, "the first 500 rows, one of them bad"
+    assert {name: len(tasks) for name, tasks in public.items()} == {**counts, "codecontests": 3}
+
+    def tests_of(sets: Any, name: str) -> set[int]:
+        return {len(task.grading.tests) for task in sets[name] if isinstance(task.grading, CodeTests)}
+
+    assert [tests_of(all_tests, name) for name in ("livecodebench", "codecontests", "apps")] == [{2}, {2, 3}, {1}]
+    assert [tests_of(public, name) for name in ("livecodebench", "codecontests", "apps")] == [{1}, {1}, {1}]
+
+
+def test_published_figures_stand_beside_ours(nano: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from typer.testing import CliRunner
+
+    from metaagentx.cli.main import app
+
+    monkeypatch.chdir(tmp_path)
+    paper_data(tmp_path / "data")
+    words = ["eval", str(nano), "--tasks", "paper", "--limit", "1", "--methods", "metaagentx"]
+    done = CliRunner().invoke(app, [*words, "--public-tests", "--out", "public"])
+    assert done.exit_code == 0, done.output
+    page = Path("public/evaluation.md").read_text()
+    heading, table = page.split("## Beside the paper")[1].strip().split("\n\n")[:2]
+    assert "Qwen3-8B, not measured here" in heading and "this evaluation, by public tests" in heading
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
+    assert lines[0] == ["", *PAPER_SETS, "mean"]
+    cells = {line[0]: line[1:] for line in lines[2:]}
+    assert cells["MetaAgent-X (published)"] == ["41.00", "38.00", "17.00", "40.00", "33.33", "61.00", "38.33"]
+    assert cells["AFlow (published)"] == ["-"] * 6 + ["24.10"]
+    assert cells["metaagentx (measured here)"] == ["0.00"] * 7 and cells["tasks"] == ["1"] * 6 + ["6"]
+    for name in ("single agent", "MetaAgent-X"):
+        *figures, mean = PUBLISHED[name]
+        assert len(figures) == 6 and fmean(figures) == pytest.approx(mean, abs=0.06)
+    assert Evaluation.read(Path("public/evaluation.json")).paper == "public tests"
+    other = CliRunner().invoke(app, [*words, "--out", "public"])
+    assert "has results with another tasks" in str(other.exception), "other tests are another measurement"
+
+
 def test_a_model_that_cannot_be_trained_is_evaluated(nano: Path, tmp_path: Path) -> None:
     """As the model to compare with, which is only sampled."""
     from tests.backends.learners import write_untrainable
@@ -527,6 +595,7 @@ BAD: dict[str, dict[str, Any]] = {
     "gym:gcd is endless: say how many of its tasks to use": {"tasks": ("gym:gcd",)},
     "no source 'aime2'": {"tasks": ("aime2",)},
     "aime24 has no split 'train'": {"tasks": ("aime24",), "split": "train"},
+    "--public-tests is for the paper's benchmarks": {"tasks": ("aime24",), "public_tests": True},
     "nowhere.py cannot be read as a script": {"scripts": (Path("nowhere.py"),)},
     "broken.py cannot run: line 1": {"scripts": (Path("broken.py"),), "methods": ("metaagentx",)},
     "tool.py: there is already a design 'tool': rename": {"scripts": (Path("tool.py"),)},

@@ -12,7 +12,7 @@ import pytest
 from metaagentx.tasks import SOURCES, load
 from metaagentx.tasks.code_sources import PROGRAM_FORM, flat_statement
 from metaagentx.tasks.math_sources import final_box, split_answers
-from metaagentx.tasks.rows import RowError
+from metaagentx.tasks.rows import RowError, TaskError
 from metaagentx.types import AssertTest, CodeTests, FunctionTest, MathGold, StdinTest, Task
 from tests.tasks.files import CODECONTESTS, DATA, GSM8K, HUMANEVAL, MBPP, made_up, write
 
@@ -296,3 +296,64 @@ def test_every_source_takes_its_made_up_row() -> None:
         draft = source.draft(made_up(source.name, 700))
         assert draft.question and source.license and source.splits
         assert set(source.fields) & set(made_up(source.name, 700))
+
+
+# Which rows and which tests
+
+
+def groups_of(folder: Path) -> str:
+    tests = [
+        {"input": [f"{n}\n" for n in numbers], "output": ["x\n"] * len(numbers)}
+        for numbers in ((1, 2), (3, 4, 5), (6,))
+    ]
+    names = ("public_tests", "private_tests", "generated_tests")
+    row = {**made_up("codecontests", 1), **dict(zip(names, tests, strict=True))}
+    flat = {"name": "flat", "description": "d", "tests": [{"input": "7\n", "output": "x\n"}]}
+    return f"codecontests?file={write(folder / 'rows.jsonl', [row, flat])}"
+
+
+def inputs(task: Task) -> str:
+    return "".join(test.input.strip() for test in code(task).tests if isinstance(test, StdinTest))
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ("", ["123456", "7"]),
+        ("&tests=public", ["12"]),
+        ("&tests=private", ["345"]),
+        ("&tests=generated", ["6"]),
+        ("&max_tests=4", ["1234", "7"]),
+        ("&tests=private&max_tests=2", ["34"]),
+        ("&rows=1", ["123456"]),
+        ("&rows=9", ["123456", "7"]),
+    ],
+)
+def test_rows_and_tests_are_chosen_by_name(settings: str, expected: list[str], tmp_path: Path) -> None:
+    tasks = load(groups_of(tmp_path) + settings, "test")
+    assert [inputs(task) for task in tasks] == expected
+    assert len(tasks.problems) == (1 if "tests=p" in settings or "tests=g" in settings else 0)
+
+
+def test_public_tests_of_livecodebench(tmp_path: Path) -> None:
+    cases = [json.dumps([{"input": f"{n}\n", "output": "x\n", "testtype": "stdin"}]) for n in (1, 2)]
+    row = {**made_up("livecodebench", 1), "public_test_cases": cases[0], "private_test_cases": cases[1]}
+    source = f"livecodebench?file={write(tmp_path / 'rows.jsonl', [row])}"
+    read = {group: inputs(load(f"{source}&tests={group}", "test")[0]) for group in ("public", "private")}
+    assert read == {"public": "1", "private": "2"} and inputs(load(source, "test")[0]) == "12"
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("codecontests?tests=publc", "has no tests 'publc': did you mean public?"),
+        ("codecontests?max_tests=0", "max_tests=0 is not an integer >= 1"),
+        ("apps?rows=many", "rows=many is not an integer >= 1"),
+        ("apps?tests=public", "apps has no setting 'tests'"),
+        ("aime24?max_tests=1", "aime24 has no setting 'max_tests'"),
+    ],
+)
+def test_choices_that_do_not_exist_are_one_line_before_anything_is_fetched(setting: str, message: str) -> None:
+    with pytest.raises(TaskError) as refused:
+        load(setting, "test")
+    assert message in str(refused.value)

@@ -2,15 +2,19 @@
 
 import asyncio
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from metaagentx.backends.scripted import ScriptedPolicy
 from metaagentx.config import CreditConfig, RolloutConfig, StageConfig
+from metaagentx.policy import Datum
 from metaagentx.rewards.graders import Graders
 from metaagentx.rollout.tree import RolloutOptions, rollout_batch
 from metaagentx.sandbox import Sandbox
-from metaagentx.training.batching import calls_of, data_for, datum_of
+from metaagentx.training.batching import calls_of, data_for, datum_of, episodes_of, split_minibatches
 from metaagentx.training.credit import assign_credit
 from metaagentx.training.stages import stage_at
 from metaagentx.types import Call, Design, Execution, Reward, Role, Rollout
@@ -62,6 +66,44 @@ def test_data_follow_the_tree() -> None:
     batch = [Rollout(TASK, [one(100), one(200)]), Rollout(TASK, [one(300)])]
     assert [datum.tokens[0] for datum in data_for(Role.DESIGNER, batch)] == [100, 200, 300]
     assert [datum.tokens[0] for datum in data_for(Role.EXECUTOR, batch)] == [110, 120, 210, 220, 310, 320]
+
+
+def test_episodes_are_designs_and_executions_without_calls_that_teach_nothing() -> None:
+    calls = [call(advantage=1.0, first=10), call(advantage=1.0, first=20)]
+    executions = [Execution(calls), Execution([call(advantage=None)]), Execution([call(advantage=-1.0, first=30)])]
+    batch = [Rollout(TASK, [Design(call(advantage=1.0, role=Role.DESIGNER, first=first), "s", executions)])
+             for first in (1, 2)]  # fmt: skip
+
+    def firsts(role: Role) -> list[list[int]]:
+        return [[datum.tokens[0] for datum in episode] for episode in episodes_of(role, batch)]
+
+    assert firsts(Role.DESIGNER) == [[1], [2]]
+    assert firsts(Role.EXECUTOR) == [[10, 20], [30]] * 2
+
+
+@given(st.lists(st.integers(1, 9), max_size=40), st.integers(1, 40), st.integers(0, 2**62))
+def test_mini_batches_have_every_sample_once_and_keep_executions_together(
+    lengths: list[int], size: int, seed: int
+) -> None:
+    episodes = [[Datum((number, place), (0.0, 1.0)) for place in range(n)] for number, n in enumerate(lengths)]
+    batches = split_minibatches(episodes, size, seed)
+    data = [datum for batch in batches for datum in batch]
+    assert sorted(datum.tokens for datum in data) == [datum.tokens for episode in episodes for datum in episode]
+    assert len(batches) == -(-len(data) // size), "as few optimizer steps as the size allows"
+    assert all(0 < len(batch) <= size for batch in batches)
+    assert not batches or max(map(len, batches)) - min(map(len, batches)) <= 1, "no small one at the end"
+    for before, after in pairwise(data):
+        assert after.tokens == (before.tokens[0], before.tokens[1] + 1) or after.tokens[1] == 0
+    assert batches == split_minibatches(episodes, size, seed)
+
+
+def test_mini_batches_mix_tasks_in_an_order_of_their_seed() -> None:
+    episodes = [[Datum((number,), (1.0,))] for number in range(32)]
+    orders = [
+        [datum.tokens[0] for batch in split_minibatches(episodes, 16, seed) for datum in batch] for seed in (1, 2)
+    ]
+    assert orders[0] != orders[1]
+    assert all(min(order[:16]) < 8 and max(order[:16]) >= 24 for order in orders)
 
 
 def test_a_role_that_does_not_learn_in_a_stage_gets_no_data() -> None:

@@ -24,6 +24,7 @@ from metaagentx.rewards.graders import Graders
 from metaagentx.rollout.tree import Resources
 from metaagentx.runs import Best, Run
 from metaagentx.sandbox import Sandbox, SandboxUnavailable
+from metaagentx.training.batching import calls_of
 from metaagentx.types import FinalAnswer, Grade, Role, Task
 from tests.rollout_helpers import RIGHT, WRONG, Actor, Reply, design, in_words, resources
 from tests.tiny_model import GUESS, QUESTIONS, THINK, school_once, write_recipe
@@ -142,6 +143,27 @@ def test_several_updates_a_step_see_each_datum_once(tmp_path: Path, trained: Tra
     assert Counter(first[:16]) == {tree.task.question: 4 for tree in run.rollouts(0)}
 
 
+def test_mini_batches_are_samples_and_not_tasks(tmp_path: Path, trained: Training) -> None:
+    settings = ["optimizer.minibatch=3", "tasks.per_step=4", "stages.0.epochs=2"]
+    made = actors(by_turns(design(THINK), design(GUESS)), by_prompt)
+    run = trained(config_of(tmp_path, *settings, steps=2, stages=JOINT), made)
+    assert made[Role.DESIGNER].steps == [1e-3] * 3 * 2 * 2, "8 designs: mini-batches of 2, 3 and 3"
+    assert made[Role.EXECUTOR].steps == [1e-3] * 6 * 2 * 2, "16 calls: six mini-batches"
+    taught = made[Role.EXECUTOR].trained_on
+    in_tree = sorted(one.advantage or 0 for one in calls_of(Role.EXECUTOR, run.rollouts(0)))
+    for epoch in (taught[:16], taught[16:32]):
+        assert len({datum.tokens for datum in epoch}) == 8, "on each task, those of both designs"
+        assert sorted(datum.advantage for datum in epoch) == in_tree, "advantages are those of whole groups"
+    assert taught[:16] != taught[16:32], "another order in each epoch"
+    first, _ = run.metrics()
+    assert (first["designer/updates"], first["executor/updates"]) == (6, 12)
+    assert "gradients/cosine" not in first
+    (tmp_path / "run").rename(tmp_path / "before")
+    again = actors(by_turns(design(THINK), design(GUESS)), by_prompt)
+    trained(config_of(tmp_path, *settings, steps=2, stages=JOINT), again)
+    assert again[Role.EXECUTOR].trained_on == taught, "the order is that of the seed"
+
+
 def test_a_stage_may_go_over_its_data_several_times(tmp_path: Path, trained: Training) -> None:
     made = actors(by_turns(design(THINK), design(GUESS)), by_prompt)
     config = config_of(tmp_path, "stages.0.epochs=3", steps=2, stages=BY_TURNS)
@@ -232,6 +254,26 @@ def test_joint_learning_on_shared_weights_compares_the_gradients(
             assert -1 < float(str(line["gradients/cosine"])) < 1
         else:
             assert "gradients/cosine" not in line
+
+
+def test_mini_batches_on_weights(model: Path, tmp_path: Path, runner: asyncio.Runner, shared: Resources) -> None:
+    """One mini-batch with everything is the plain update; smaller ones are means over their own tokens."""
+    lines = {}
+    for size in (0, 10_000, 4):
+        here = tmp_path / str(size)
+        settings = ["rollout.designs=4", *([f"optimizer.minibatch={size}"] if size else [])]
+        config = config_of(here, *settings, steps=1, stages=EXECUTOR, model=model)
+        policies = build_policies(config.model, here, config.seed, config.optimizer).policies
+        (lines[size],) = runner.run(train(config, policies, shared, here / "run")).metrics()
+    plain, whole, small = ({name: float(str(lines[size][f"executor/{name}"])) for name in
+                            ("loss", "grad_norm", "tokens", "sequences", "ratio", "advantage_std")}
+                           for size in (0, 10_000, 4))  # fmt: skip
+    assert whole == pytest.approx(plain, rel=1e-4, abs=1e-6)
+    assert "executor/updates" not in lines[0] and lines[10_000]["executor/updates"] == 1
+    updates = float(str(lines[4]["executor/updates"]))
+    assert updates == -(-plain["sequences"] // 4) > 1
+    assert (small["tokens"], small["sequences"]) == (plain["tokens"], plain["sequences"])
+    assert small["grad_norm"] > plain["grad_norm"] / 2, "each is a mean over a mini-batch, not a share of the step's"
 
 
 def documented(name: str, page: str) -> bool:

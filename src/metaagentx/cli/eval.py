@@ -21,6 +21,7 @@ def evaluate_command(  # noqa: PLR0913, PLR0917  the options of a command are it
             "held-out tasks; with --split, its training sources."
         ),
     ] = None,
+    public_tests: Annotated[bool, typer.Option("--public-tests", help="Of `paper`: public tests only.")] = False,
     split: Annotated[str, typer.Option(help="Split of the sources. Default: test if --tasks is given.")] = "",
     limit: Annotated[int, typer.Option(help="The most tasks of each source; 0: all.", min=0)] = 0,
     samples: Annotated[int, typer.Option(help="Samples of each task, by each method.", min=1)] = 1,
@@ -47,6 +48,7 @@ def evaluate_command(  # noqa: PLR0913, PLR0917  the options of a command are it
         run=run,
         initial_model=initial_model or against,
         tasks=tuple(tasks or ()),
+        public_tests=public_tests,
         split=split,
         limit=limit,
         samples=samples,

@@ -4,6 +4,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from ..backends.model_files import check_model, model_directory
 from ..config import Config
@@ -22,13 +23,14 @@ from ..runs import Run, evaluation_directory
 from ..runs.work import weights_digest
 from ..tasks import TaskSet, load
 from ..tasks.mixture import parse_mixture
+from ..tasks.paper import paper_sources
 from ..types import CustomGrader, Role, Task
 from ..workflow.validate import validate
 from .assembly import build_samplers, load_run_recipe, open_resources
 from .preflight import check_checkpoint, check_output_directory
 
-PAPER = ("livecodebench", "apps", "codecontests", "aime24", "aime25", "olympiadbench")
-"""The paper's benchmarks."""
+PAPER = "paper"
+"""The name for the six benchmarks of the paper."""
 HELD_OUT = "held-out"
 """The name of the split where the tasks are the held-out tasks of the training run."""
 
@@ -42,6 +44,8 @@ class EvalRequest:
     """The model before RL; by default the one that the run started from, if it still exists."""
     tasks: tuple[str, ...] = ()
     """Sources, or `paper`; by default the run's held-out tasks, or with a split that of its training sources."""
+    public_tests: bool = False
+    """Grade programs of the paper's benchmarks by their public tests alone, as published."""
     split: str = ""
     limit: int = 0
     samples: int = 1
@@ -66,6 +70,7 @@ class EvalResult:
 
 async def evaluate_run(request: EvalRequest) -> EvalResult:
     """Evaluate a run. As far as possible, mistakes in the request are found before a model is loaded."""
+    paper = paper_tests(request)
     run = Run.open(request.run)
     keys = () if request.temperature is None else ("temperature", "designer_temperature", "executor_temperature")
     config = load_run_recipe(run, [f"evaluation.{key}={request.temperature}" for key in keys]).config
@@ -103,6 +108,7 @@ async def evaluate_run(request: EvalRequest) -> EvalResult:
             at_once=config.rollout.in_flight,
             checkpoint=step,
             split=HELD_OUT if positions else request.split or "test",
+            paper=paper,
             held_out=positions,
         )
         chosen = [method for method in methods if method.name in names]
@@ -126,7 +132,9 @@ def task_sets(
             sets[name], positions[name] = zip(*part[: request.limit or None], strict=True)
         return sets, positions
     sources = request.tasks or tuple(str(part) for part, _ in parse_mixture(config.tasks.train))
-    sources = tuple(name for given in sources for name in (PAPER if given == "paper" else (given,)))
+    sources = tuple(
+        name for given in sources for name in (paper_sources(request.public_tests) if given == PAPER else (given,))
+    )
     for source in sources:
         loaded = load(source, request.split or "test", config.tasks.data_dir, sources)
         # A file is known by its name alone, as its tasks are: results stay valid when directories are moved.
@@ -134,6 +142,15 @@ def task_sets(
         name = f"{loaded.name}{mark}{query}" if source.startswith("jsonl:") else source
         sets[name] = _choose_tasks(loaded, source, request.limit)
     return {short: sets[name] for name, short in short_names(sets, keep_kind=True).items()}, None
+
+
+def paper_tests(request: EvalRequest) -> Literal["all tests", "public tests"] | None:
+    """Return by which tests programs are graded, if the tasks are the paper's benchmarks and no others."""
+    if request.public_tests and PAPER not in request.tasks:
+        raise MetaAgentXError("--public-tests is for the paper's benchmarks: add --tasks paper, or remove it")
+    if request.tasks != (PAPER,) or request.split not in ("", "test"):
+        return None
+    return "public tests" if request.public_tests else "all tests"
 
 
 def _choose_tasks(tasks: TaskSet, source: str, limit: int) -> list[Task]:

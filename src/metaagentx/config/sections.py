@@ -277,6 +277,11 @@ def _contradictions(config: Config) -> Iterator[str]:
         yield 'model.sharing = "lora" needs a LoRA: set model.lora_rank = 16, or model.sharing = "shared"'
     if config.model.deterministic and config.model.compiled is True:
         yield "model.compiled = true is not deterministic: remove it, or set model.deterministic = false"
+    if config.optimizer.minibatch and config.optimizer.updates_per_step > 1:
+        yield (
+            f"optimizer.minibatch = {config.optimizer.minibatch} and optimizer.updates_per_step = "
+            f"{config.optimizer.updates_per_step} both split the data of a step: remove one of them"
+        )
     held_out, evaluation = config.tasks.held_out, config.evaluation
     if evaluation.every and not held_out:
         yield "evaluation.every needs held-out tasks: set tasks.held_out = 64, or evaluation.every = 0"

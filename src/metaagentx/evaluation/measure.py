@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from math import ceil
 from pathlib import Path
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from ..atomic import exclusive_lock
 from ..errors import MetaAgentXError
@@ -49,6 +49,8 @@ class EvaluationOptions:
     held_out: Mapping[str, Sequence[int]] | None = None
     """By set, the `seed_positions` of its tasks, if they are the held-out tasks of a run. They then have the seeds of
     training, and overall figures are means over tasks: the solve rate is the one that training records."""
+    paper: Literal["all tests", "public tests"] | None = None
+    """Set if the task sets are the paper's benchmarks: by which tests programs are graded."""
 
 
 async def evaluate(
@@ -88,6 +90,7 @@ async def evaluate(
             votes=job.votes,
             sets=sets,
             overall=overall,
+            paper=options.paper,
             outcomes=job.outcomes,
         )
         evaluation.write(directory)

@@ -11,10 +11,12 @@ from pydantic import Field, TypeAdapter, ValidationError
 from ..atomic import atomic_write, friendly_io_errors
 from ..errors import MetaAgentXError
 from ..runs.records import json_line
+from ..tasks.paper import PAPER_SETS
 from ..types import JSON
 from .figures import Comparison, MethodFigures, compare, summarize
 from .methods import GRID
 from .outcomes import Outcome
+from .published import published_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,8 @@ class Evaluation:
     sets: Mapping[str, Summary]
     overall: Summary
     """Over all sets: the mean over sets; of held-out tasks, the mean over tasks."""
+    paper: Literal["all tests", "public tests"] | None = None
+    """By which tests programs were graded, if the sets are the paper's benchmarks: then its figures are shown, too."""
     outcomes: Annotated[Mapping[tuple[str, str], Sequence[Outcome]], Field(exclude=True)] = field(default_factory=dict)
     """By method and set, with the elected outcome of a vote. They are in outcomes/ and not in evaluation.json."""
 
@@ -87,6 +91,8 @@ class Evaluation:
         for summary in (*self.sets.values(), self.overall):
             if [row.method for row in summary.rows if row.passes] != list(self.methods):
                 raise ValueError("every set needs a row with figures for each method")
+        if self.paper is not None and list(self.sets) != list(PAPER_SETS):
+            raise ValueError(f"the paper's sets are {', '.join(PAPER_SETS)}")
         if self.against not in self.methods:
             raise ValueError(f"{self.against} is not among the methods")
 
@@ -137,13 +143,28 @@ class Evaluation:
         )
 
     def tables(self) -> Iterator[Table]:
-        """Yield all tables: first over all sets, then the designs, then set by set."""
+        """Yield all tables: first over all sets, then the paper's figures, the designs, and set by set."""
         if len(self.sets) > 1:
             yield from _summary_tables("All sets", self.overall, {}, self.samples)
+        if self.paper is not None:
+            yield self._published_table(self.paper)
         yield from self._pattern_tables()
         for name, summary in self.sets.items():
             votes = {method: by_set[name] for method, by_set in self.votes.items() if name in by_set}
             yield from _summary_tables(name, summary, votes, self.samples)
+
+    def _published_table(self, graded_by: str) -> Table:
+        """Return the solve rates of all methods beside those that the paper reports."""
+        counts = [summary.rows[0].tasks for summary in (*self.sets.values(), self.overall)]
+        rows = published_rows()
+        for number, method in enumerate(self.methods):
+            figures = [summary.rows[number].average for summary in (*self.sets.values(), self.overall)]
+            rows.append([f"{method} (measured here)", *(f"{100 * average:.2f}" for average in figures)])
+        caption = (
+            "Solved %. Published: the paper's figures for Qwen3-8B, not measured here; its code grades programs of "
+            f"livecodebench and codecontests by public tests. Measured here: this evaluation, by {graded_by}"
+        )
+        return Table("Beside the paper", caption, ["", *self.sets, "mean"], [*rows, ["tasks", *map(str, counts)]])
 
     def _pattern_tables(self) -> Iterator[Table]:
         """Yield the shares of workflow patterns by set, of each Designer once."""

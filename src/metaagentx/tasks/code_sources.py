@@ -6,7 +6,8 @@ the data has no flag for a special judge, a statement that allows any of several
 
 import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TypeVar
 
 from ..types import JSON, AssertTest, CodeTests, FunctionTest, StdinTest
@@ -150,6 +151,17 @@ def _group(row: Row, name: str) -> list[StdinTest]:
     group = mapping(row[name], name)
     inputs, outputs = texts(group.get("input"), f"{name}.input"), texts(group.get("output"), f"{name}.output")
     return [StdinTest(given, expected) for given, expected in _pairs(inputs, outputs, name)]
+
+
+def test_groups(fields: Mapping[str, str], without: JSON) -> dict[str, Callable[[Row], Row]]:
+    """Return for each group of tests how to keep it alone. `fields`: by group; `without`: a field without tests."""
+
+    def keep(row: Row, name: str) -> Row:
+        if row.get(name) is None:
+            raise RowError(f"no {name}")
+        return {**row, "tests": None, **dict.fromkeys(fields.values(), without), name: row[name]}
+
+    return {group: partial(keep, name=name) for group, name in fields.items()}
 
 
 def flat_statement(description: str) -> str:
@@ -298,6 +310,7 @@ CODE_SOURCES = (
         ("name", "description", "public_tests", "private_tests", "generated_tests"),
         license="CC-BY-4.0, Google DeepMind CodeContests",
         optional_fields=("tests", "time_limit", "input_file", "cf_rating", "difficulty", "special_judge", "split"),
+        test_groups=test_groups({group: f"{group}_tests" for group in ("public", "private", "generated")}, None),
     ),
     Source(
         "livecodebench",
@@ -308,5 +321,6 @@ CODE_SOURCES = (
         license="CC (unspecified); problems of LeetCode, AtCoder and Codeforces",
         optional_fields=("starter_code", "metadata", "difficulty", "special_judge"),
         parts=_LIVECODEBENCH_PARTS,
+        test_groups=test_groups({group: f"{group}_test_cases" for group in ("public", "private")}, "[]"),
     ),
 )

@@ -8,17 +8,18 @@ error. A row that cannot be used is named with file and line and left out.
 import logging
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from math import inf
 from pathlib import Path
 
-from ..types import CustomGrader, Task
+from ..types import CodeTests, CustomGrader, Task
 from .address import file_names, nearest, parse_query, refuse_unknown
 from .code_sources import CODE_SOURCES
 from .fingerprint import exact, fingerprint
 from .math_sources import MATH_SOURCES
 from .own import OWN_SPLITS, own_draft
-from .rows import RowError, Rows, TaskError, find_files, open_rows
+from .rows import Row, RowError, Rows, TaskError, find_files, open_rows
 from .source import KINDS, Draft, Source
 from .taskset import Head, TaskSet, head_of
 
@@ -58,10 +59,12 @@ def _load_published(name: str, split: str, settings: dict[str, str], data_dir: P
     if name not in SOURCES:
         raise TaskError(f"no source {name!r}: {nearest(name, [*SOURCES, 'gym:', 'jsonl:'])}")
     source = SOURCES[name]
-    refuse_unknown(name, settings, ("file", *(["part"] if source.parts else []), *_FILTERS))
+    own_settings = {"part": source.parts, "tests": source.test_groups, "max_tests": source.kind == "code"}
+    refuse_unknown(name, settings, ("file", "rows", *(key for key, has in own_settings.items() if has), *_FILTERS))
     if split not in source.splits:
         only = "is for testing only" if source.splits == ("test",) else f"has {', '.join(source.splits)}"
         raise TaskError(f"{name} has no split {split!r}: it {only}")
+    most, chosen = _count(name, "rows", settings), _with_tests(source, settings)
     stems = tuple(_parts(source, settings["part"]) if "part" in settings else source.parts.values()) or (split,)
     files = [Path(settings["file"])] if "file" in settings else find_files(data_dir / name, stems)
     if files:
@@ -72,7 +75,33 @@ def _load_published(name: str, split: str, settings: dict[str, str], data_dir: P
         paths = " and ".join(f"{data_dir / name / stem}.jsonl" for stem in stems)
         put = f"{name} ({split}) is not here: put {paths} (or .parquet) there, with {', '.join(source.fields)}"
         rows = hub_rows(source, split, stems, put)
-    return _collect(source, split, rows)
+    return _collect(chosen, split, rows, most)
+
+
+def _with_tests(source: Source, settings: Mapping[str, str]) -> Source:
+    """Return a source whose tasks have the tests that the settings choose: one group, the first `max_tests`."""
+    group, most = settings.get("tests"), _count(source.name, "max_tests", settings)
+    if group is not None and group not in source.test_groups:
+        raise TaskError(f"{source.name} has no tests {group!r}: {nearest(group, list(source.test_groups))}")
+    if group is None and most is None:
+        return source
+    choose = source.test_groups[group] if group is not None else dict
+
+    def draft(row: Row) -> Draft:
+        made = source.draft(choose(row))
+        assert isinstance(made.grading, CodeTests)
+        return replace(made, grading=replace(made.grading, tests=made.grading.tests[:most]))
+
+    return replace(source, draft=draft)
+
+
+def _count(source: str, key: str, settings: Mapping[str, str]) -> int | None:
+    """Return a setting that is a count, or None if it is not given."""
+    if key not in settings:
+        return None
+    if re.fullmatch("[0-9]{1,9}", settings[key]) is None or not int(settings[key]):
+        raise TaskError(f"{source}: {key}={settings[key]} is not an integer >= 1")
+    return int(settings[key])
 
 
 def _parts(source: Source, names: str) -> list[str]:
@@ -129,12 +158,13 @@ def _make_task(source: Source, split: str, draft: Draft, position: int) -> tuple
     return head_of(task, position, fingerprint(draft.statement)), task
 
 
-def _collect(source: Source, split: str, parts: Sequence[Rows]) -> TaskSet:
-    """Read every row once: a usable row gets a head, a bad one an entry in `problems`, one of another split nothing.
+def _collect(source: Source, split: str, parts: Sequence[Rows], most: int | None = None) -> TaskSet:
+    """Read every row once, or the first `most`: a usable row gets a head, a bad one an entry in `problems`, one of
+    another split nothing.
 
     A task is made from its row again each time it is asked for.
     """
-    index = [(rows, number) for rows in parts for number in range(len(rows))]
+    index = [(rows, number) for rows in parts for number in range(len(rows))][:most]
     heads: list[Head] = []
     problems: list[str] = []
     other_splits: set[str] = set()

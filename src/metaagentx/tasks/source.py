@@ -80,6 +80,8 @@ class Source:
     """Whether `row_split` knows the split of every row, so that one file may hold all splits."""
     parts: Mapping[str, str] = field(default_factory=dict)
     """For a set published in installments: their names, each with the stem of its file."""
+    test_groups: Mapping[str, Callable[[Row], Row]] = field(default_factory=dict)
+    """For a set whose tests are published in groups, such as `public`: a row with the tests of that group alone."""
 
     @property
     def splits(self) -> tuple[str, ...]:

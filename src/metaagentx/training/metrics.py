@@ -16,6 +16,8 @@ from ..types import Call, Design, Execution, Fault, Reward, Rollout
 
 OptionalMetrics = Mapping[str, float | None]
 """None: the metric does not exist in this step."""
+_COUNTS = ("tokens", "sequences", "packed_tokens")
+"""The metrics of an update that are counts."""
 
 
 def step_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
@@ -33,6 +35,15 @@ def step_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
         **_sizes(designs, executions),
     }
     return {name: value for name, value in metrics.items() if value is not None}
+
+
+def summarize_updates(updates: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the metrics of the updates of a role in one step: totals of what counts, and means of all else."""
+    if not updates:
+        return {}
+    columns = {name: [update[name] for update in updates] for name in updates[0]}
+    summary = {name: sum(values) if name in _COUNTS else fmean(values) for name, values in columns.items()}
+    return {**summary, "updates": float(len(updates))}
 
 
 class Clock:

@@ -13,15 +13,16 @@ from ..evaluation.held_out import solve_rate, training_subset
 from ..evaluation.sampling import evaluation_samplers
 from ..policy import ComparesGradients, Datum, GivesLogprobs, Policy, SamplerStats, require_trainable
 from ..progress import TrainingProgress
+from ..rollout.sampling import seed_of
 from ..rollout.tree import Resources, RolloutOptions, rollout_batch
 from ..runs import Run
 from ..tasks import Mixture
 from ..types import Role, Rollout, Task
-from .batching import data_for
+from .batching import data_for, episodes_of, split_minibatches
 from .credit import assign_credit
 from .failed_steps import FailedSteps
 from .loggers import Loggers
-from .metrics import Clock, step_metrics
+from .metrics import Clock, step_metrics, summarize_updates
 from .stages import stage_at
 
 REDRAWN_FROM = 10**9
@@ -108,29 +109,44 @@ class Trainer:
     ) -> None:
         """Update, measure, evaluate, and write the step to the run."""
         with clock.phase("update"):
-            update_metrics = await self._update(rollouts, stage)
+            update_metrics = await self._update(step, rollouts, stage)
         metrics = step_metrics(rollouts) | update_metrics
         metrics |= {f"learning_rate/{role}": rate for role, rate in stage.learning_rates.items()}
         metrics |= await self._evaluate(step + 1, clock)
         metrics |= {f"engine/{name}": value - stats_before[name] for name, value in self._sampler_stats().items()}
         await self._write(step, metrics | clock.metrics(), rollouts)
 
-    async def _update(self, rollouts: Sequence[Rollout], stage: StageConfig) -> dict[str, float]:
-        """Take `updates_per_step` optimizer steps in each epoch, for each role that is trained in this stage."""
-        parts = self.config.optimizer.updates_per_step
+    async def _update(self, step: int, rollouts: Sequence[Rollout], stage: StageConfig) -> dict[str, float]:
+        """Take the optimizer steps of each epoch: one per mini-batch, or `updates_per_step`, for each role trained."""
+        size, parts = self.config.optimizer.minibatch, self.config.optimizer.updates_per_step
         metrics: dict[str, float] = {}
+        if size is not None:
+            for role in Role:
+                if role in stage.learning_rates:
+                    metrics |= await self._update_by_minibatches(step, role, rollouts, stage)
+            return metrics
         for update in range(parts * stage.epochs):
             metrics |= await self._update_once(rollouts[update % parts :: parts], stage.learning_rates)
         return metrics
 
+    async def _update_by_minibatches(
+        self, step: int, role: Role, rollouts: Sequence[Rollout], stage: StageConfig
+    ) -> dict[str, float]:
+        """Take an optimizer step for each mini-batch of a role. Return totals of counts and means of the rest."""
+        size, rate = self.config.optimizer.minibatch, stage.learning_rates[role]
+        assert size is not None
+        episodes, updates = episodes_of(role, rollouts), list[dict[str, float]]()
+        for epoch in range(stage.epochs):
+            for data in split_minibatches(episodes, size, seed_of(self.config.seed, "minibatch", step, epoch, role)):
+                losses = await self._forward_backward(role, data)
+                updates.append({**losses, **await self.policies[role].optim_step(rate)})
+        return {f"{role}/{name}": value for name, value in summarize_updates(updates).items()}
+
     async def _update_once(self, rollouts: Sequence[Rollout], rates: Mapping[Role, float]) -> dict[str, float]:
         metrics: dict[str, float] = {}
         for role in rates:
-            temperature = self.resources.samplers[role].temperature
-            data = await self._with_reference(role, data_for(role, rollouts), temperature)
-            if data:
-                loss = self.config.loss
-                losses = await self.policies[role].forward_backward(data, "ppo", loss, temperature)
+            if data := data_for(role, rollouts):
+                losses = await self._forward_backward(role, data)
                 metrics |= {f"{role}/{name}": value for name, value in losses.items()}
         metrics |= await self._gradient_cosine(rates)
         for role, rate in rates.items():
@@ -138,6 +154,12 @@ class Trainer:
                 optimizer_metrics = await self.policies[role].optim_step(rate)
                 metrics |= {f"{role}/{name}": value for name, value in optimizer_metrics.items()}
         return metrics
+
+    async def _forward_backward(self, role: Role, data: list[Datum]) -> Mapping[str, float]:
+        """Add the gradient of the loss on these data to the accumulated gradient of a role."""
+        temperature = self.resources.samplers[role].temperature
+        data = await self._with_reference(role, data, temperature)
+        return await self.policies[role].forward_backward(data, "ppo", self.config.loss, temperature)
 
     async def _gradient_cosine(self, rates: Mapping[Role, float]) -> dict[str, float]:
         designer, executor = self.policies[Role.DESIGNER], self.policies[Role.EXECUTOR]
@@ -148,7 +170,7 @@ class Trainer:
 
     async def _with_reference(self, role: Role, data: list[Datum], temperature: float) -> list[Datum]:
         """Add the log-probabilities of the reference policy, if the loss has a KL term."""
-        if not self.config.loss.kl or self.references is None or not data:
+        if not self.config.loss.kl or self.references is None:
             return data
         logprobs = await self.references[role].logprobs(data, temperature)
         return [replace(datum, reference_logprobs=tuple(row)) for datum, row in zip(data, logprobs, strict=True)]
