@@ -1,19 +1,26 @@
 """A chat model behind an OpenAI-compatible server (vLLM, SGLang, llama.cpp, hosted): for teachers and evaluation.
 
 Messages in, text and token usage out; nothing can be trained here. Limits, budgets and `stats` count the server's own
-tokens; a reply whose server sends no usage is estimated at BYTES_PER_TOKEN. A failure that may pass (busy, unreachable)
-is a `BackendError`, which the caller retries; a wrong key, model or URL is a `MetaAgentXError` that says what to fix.
+tokens; a reply whose server sends no usage is estimated at BYTES_PER_TOKEN. A request that a busy server rejects is
+sent again for `retry_seconds`. What may pass later is a `BackendError`, which the caller retries; a wrong key, model or
+URL is a `MetaAgentXError` that says what to fix.
 
     async with OpenAIChatModel("Qwen/Qwen3-8B", "http://localhost:8000/v1") as model:
         reply = await model.chat(messages, SamplingParams(4096))
 """
 
 import asyncio
+import json
 import os
+import random
 import re
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Self, cast
+from dataclasses import replace
+from email.utils import parsedate_to_datetime
+from itertools import count
+from typing import TYPE_CHECKING, Any, Self, cast
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, Field, ValidationError
@@ -30,9 +37,17 @@ OPENAI_URL = "https://api.openai.com/v1"
 BYTES_PER_TOKEN = 4
 """Estimate for English text and code with current tokenizers, used where a server sends no usage."""
 _CONNECT_SECONDS = 10.0
-_MAX_RETRY_AFTER_SECONDS = 60.0
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.5, 20.0
+_BUSY = {408, 409, 425, 429, *range(500, 600)}
+"""Statuses after which the same request may succeed."""
 _SEEDS = 2**31  # some servers take 32 bits
 _CONTEXT_OVERFLOW = re.compile(r"context[ _](length|size|window)|too long", re.IGNORECASE)
+_COUNTS_THE_REPLY = re.compile(r"completion|output tokens|max_(new_)?tokens", re.IGNORECASE)
+_CONTEXT_LENGTH = re.compile(r"context length (?:is|of) (\d+)", re.IGNORECASE)
+_PROMPT_LENGTH = re.compile(r"(at least )?(\d+) (?:input tokens|(?:tokens )?(?:in|from) the (?:messages|prompt|input))")
+_MIN_REPLY_TOKENS = 32
+_PROBE_TOKENS = 16
+_PROBE_NAMES = 5
 
 
 class _Message(BaseModel):
@@ -55,6 +70,15 @@ class _Usage(BaseModel):
     completion_tokens: int | None = None
 
 
+class _ServedModel(BaseModel):
+    id: str
+    aliases: list[str] = []
+
+
+class _ModelList(BaseModel):
+    data: list[_ServedModel]
+
+
 class _ChatCompletion(BaseModel):
     """The parts of a server's response that are used."""
 
@@ -72,11 +96,13 @@ class OpenAIChatModel:
         api_key_env: str = "OPENAI_API_KEY",
         extra_body: Mapping[str, object] | None = None,
         max_concurrency: int = 32,
+        retry_seconds: float = 60.0,
     ) -> None:
         """Check the URL, the key and the package; nothing is sent yet.
 
         The key is read from the environment variable `api_key_env`; your own server (`base_url`) needs none.
-        `extra_body` is merged into every request. Requests beyond `max_concurrency` wait.
+        `extra_body` is merged into every request. Requests beyond `max_concurrency` wait. A request that a busy server
+        rejects is sent again until `retry_seconds` after it was first rejected.
         """
         self._model = model
         self._url = _check_url(base_url or OPENAI_URL)
@@ -86,6 +112,8 @@ class OpenAIChatModel:
         if reserved := sorted({"messages", "model", "stream", "n"} & self._extra_body.keys()):
             raise MetaAgentXError(f"invalid key {reserved[0]!r} in extra_body: each request sets it itself, remove it")
         self._max_concurrency = max_concurrency
+        self._retry_seconds = retry_seconds
+        self._answered = False
         self._max_tokens_key = "max_tokens"
         self._connections: dict[asyncio.AbstractEventLoop, tuple[AsyncOpenAI, asyncio.Semaphore]] = {}
         self._stats = {"prompt_tokens": 0, "completion_tokens": 0, "requests": 0}
@@ -93,6 +121,15 @@ class OpenAIChatModel:
             import openai  # noqa: F401
         except ImportError:
             raise MetaAgentXError("the openai backend needs: pip install 'metaagentx[openai]'") from None
+
+    @classmethod
+    def from_options(
+        cls, model: str, base_url: str | None, key_env: str | None, extra_body: str | None, **limits: Any
+    ) -> Self:
+        """Return the model that the options of a command describe: `--api-key-env` and `--extra-body`, or None."""
+        if key_env is not None and not os.environ.get(key_env, "").strip():
+            raise MetaAgentXError(f"--api-key-env {key_env}: this variable is not set or empty: put the key in it")
+        return cls(model, base_url, key_env or "OPENAI_API_KEY", parse_extra_body(extra_body), **limits)
 
     def __str__(self) -> str:
         return f"{self._model!r} at {self._url}"
@@ -111,6 +148,39 @@ class OpenAIChatModel:
     def stats(self) -> Metrics:
         """Return totals so far: `prompt_tokens` and `completion_tokens` as the server counts them, and `requests`."""
         return dict(self._stats)
+
+    async def check(self, seconds: float) -> None:
+        """Raise `MetaAgentXError` in one line unless the server has this model and replies to a short message.
+
+        A server with a single model often replies whatever the requested name is: another name is an error as well.
+        """
+        served: list[str] = []
+        try:
+            async with asyncio.timeout(seconds):
+                served = await self._served_names()
+                await self.chat([{"role": "user", "content": "Hello"}], SamplingParams(_PROBE_TOKENS))
+            other = len(served) == 1 and self._model not in served
+            problem = f"{self} cannot be used" if other else ""
+        except TimeoutError:
+            problem = f"{self} did not reply within {seconds:g} s"
+        except (MetaAgentXError, BackendError, ContextOverflow) as error:
+            problem = str(error)
+        if problem:
+            names = ", ".join(map(repr, served[:_PROBE_NAMES])) + (", ..." if len(served) > _PROBE_NAMES else "")
+            fix = f"; the server has {names}" if served and self._model not in served else ""
+            raise MetaAgentXError(problem + fix)
+
+    async def _served_names(self) -> list[str]:
+        """Return the names of the server's models; nothing if it does not tell."""
+        from openai import APIError
+
+        async with self._connection() as client:
+            try:
+                response = await client.models.with_raw_response.list()
+                models = _ModelList.model_validate_json(response.content)
+            except (APIError, ValidationError):
+                return []
+        return list(dict.fromkeys(name for model in models.data for name in (model.id, *model.aliases)))
 
     async def chat(self, messages: Messages, params: SamplingParams) -> ChatReply:
         """Return the server's reply.
@@ -134,27 +204,59 @@ class OpenAIChatModel:
         return ChatReply(text, finish, usage.prompt_tokens or 0, tokens)  # type: ignore[arg-type]
 
     async def _request(self, messages: Messages, params: SamplingParams) -> _ChatCompletion:
-        """Send the request, with the older name of the length limit first: more servers know it."""
-        from openai import APIConnectionError, APIStatusError, BadRequestError
+        """Send the request, and again while the server is busy, with exponentially longer pauses or those it asks for.
+
+        The request keeps its slot meanwhile, which slows the others down. A server that never answered is not tried
+        again: its URL is probably wrong.
+        """
+        from openai import APIConnectionError, APIStatusError
+
+        give_up = 0.0
+        async with self._connection() as client:
+            for attempt in count():
+                pause = min(_FIRST_PAUSE_SECONDS * 2**attempt, _LONGEST_PAUSE_SECONDS) * random.uniform(0.5, 1.0)
+                try:
+                    completion = await self._send(client, messages, params)
+                    self._answered = True
+                    return completion
+                except APIConnectionError as error:
+                    reason = self._redact(str(error.__cause__ or "")) or type(error.__cause__).__name__
+                    problem: Exception = BackendError(f"{self._url} cannot be reached: {reason}")
+                    may_pass = self._answered
+                except APIStatusError as error:
+                    self._answered = True
+                    problem = self._translate(error)
+                    may_pass = error.status_code in _BUSY and isinstance(problem, BackendError)
+                    pause = max(pause, _requested_pause(error))
+                give_up = give_up or time.monotonic() + self._retry_seconds
+                if not may_pass or time.monotonic() + pause > give_up:
+                    raise problem from None
+                await asyncio.sleep(pause)
+        raise AssertionError
+
+    async def _send(self, client: "AsyncOpenAI", messages: Messages, params: SamplingParams) -> _ChatCompletion:
+        """Send the request, again where the server rejects the name or the size of the length limit.
+
+        The older name goes first: more servers know it. As in training, a reply gets the room that the prompt leaves in
+        the context, where that is less than `max_tokens`.
+        """
+        from openai import BadRequestError
 
         newer = "max_completion_tokens"
-        async with self._connection() as client:
+        key = self._max_tokens_key
+        while True:
             try:
-                if self._max_tokens_key != newer:
-                    try:
-                        return await self._post(client, messages, params, self._max_tokens_key)
-                    except BadRequestError as error:
-                        if newer not in self._message_of(error):
-                            raise
-                completion = await self._post(client, messages, params, newer)
-                self._max_tokens_key = newer
+                completion = await self._post(client, messages, params, key)
+                self._max_tokens_key = key
                 return completion
-            except APIConnectionError as error:
-                reason = self._redact(str(error.__cause__ or "")) or type(error.__cause__).__name__
-                raise BackendError(f"{self._url} cannot be reached: {reason}") from None
-            except APIStatusError as error:
-                await _wait_as_asked(error)
-                raise self._translate(error) from None
+            except BadRequestError as error:
+                message = self._message_of(error)
+                if room := _reply_room(message, params.max_tokens):
+                    params = replace(params, max_tokens=room)
+                elif key != newer and newer in message:
+                    key = newer
+                else:
+                    raise
 
     async def _post(
         self, client: "AsyncOpenAI", messages: Messages, params: SamplingParams, max_tokens_key: str
@@ -199,15 +301,18 @@ class OpenAIChatModel:
             return MetaAgentXError(f"{self} refuses access (401) with {key}")
         if status == 403:
             return MetaAgentXError(f"{self} refuses access (403) with {key}: {message}")
+        if status == 402 or "insufficient_quota" in (error.code, error.type):
+            return MetaAgentXError(f"{self} has no quota left for {key} ({status}): {message}")
         if status == 404:
             fix = "check the model's name and that the URL has its path, such as /v1"
             return MetaAgentXError(f"{self} was not found (404), {fix}: {message}")
-        if status in (400, 413, 422) and _CONTEXT_OVERFLOW.search(message):
+        if status in (400, 413, 422) and _CONTEXT_OVERFLOW.search(f"{message} {error.code}"):
             return ContextOverflow(f"{self} has no room for the conversation: {message}")
         return BackendError(f"{self} returned an error ({status}): {message}")
 
     def _message_of(self, error: "APIStatusError") -> str:
-        message = error.body.get("message") if isinstance(error.body, Mapping) else None
+        body = error.body if isinstance(error.body, Mapping) else {}
+        message = body.get("message", body.get("detail"))
         return self._redact(message if isinstance(message, str) else error.response.text) or "no reason given"
 
     def _redact(self, text: str) -> str:
@@ -234,11 +339,48 @@ def _reply_text(choice: _Choice, params: SamplingParams) -> str:
     return text
 
 
-async def _wait_as_asked(error: "APIStatusError") -> None:
-    """Wait as long as a busy server asks for, up to a limit. The request keeps its slot: that slows the others down."""
-    seconds = error.response.headers.get("retry-after", "")
-    if error.status_code in (429, 503) and seconds.isdecimal():
-        await asyncio.sleep(min(float(seconds), _MAX_RETRY_AFTER_SECONDS))
+def _requested_pause(error: "APIStatusError") -> float:
+    """Return how many seconds a busy server asks to wait, as a number or a date; 0 if it does not."""
+    text = error.response.headers.get("retry-after", "")
+    try:
+        seconds = float(text)
+    except ValueError:
+        try:
+            seconds = parsedate_to_datetime(text).timestamp() - time.time()
+        except ValueError:
+            return 0.0
+    return seconds if seconds > 0 else 0.0
+
+
+def _reply_room(message: str, max_tokens: int) -> int | None:
+    """Return the shorter length for a reply that, by the server's message, does not fit behind its prompt.
+
+    It is exact where the message has both numbers, otherwise half of the last one. None: the prompt itself is too long,
+    or this is another error.
+    """
+    if not (_CONTEXT_OVERFLOW.search(message) and _COUNTS_THE_REPLY.search(message)):
+        return None
+    context, prompt = _CONTEXT_LENGTH.search(message), _PROMPT_LENGTH.search(message)
+    if context and prompt and not prompt[1]:
+        room = int(context[1]) - int(prompt[2])
+        return room if 0 < room < max_tokens else None
+    return max_tokens // 2 if max_tokens >= 2 * _MIN_REPLY_TOKENS else None
+
+
+def parse_extra_body(text: str | None) -> dict[str, object]:
+    """Return the JSON object of the option `--extra-body`."""
+    example = """'{"top_p": 0.95}'"""
+    try:
+        body = json.loads(text or "{}", parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise MetaAgentXError(f"--extra-body is not JSON ({error}): expected an object, such as {example}") from None
+    if not isinstance(body, dict):
+        raise MetaAgentXError(f"--extra-body is not a JSON object: expected one, such as {example}")
+    return body
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON value")
 
 
 def _check_url(url: str) -> str:

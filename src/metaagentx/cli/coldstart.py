@@ -32,7 +32,10 @@ def coldstart(  # noqa: PLR0913, PLR0917  options of a command
     ] = None,
     teacher: Annotated[str, typer.Option(help="Model name on the server, or `programmed`.")] = "programmed",
     base_url: Annotated[str | None, typer.Option(help="URL of an OpenAI-compatible server.")] = None,
-    key_env: Annotated[str | None, typer.Option(help="Variable with the API key. Default: OPENAI_API_KEY.")] = None,
+    key_env: Annotated[
+        str | None,
+        typer.Option("--api-key-env", "--key-env", help="Variable with the API key. Default: OPENAI_API_KEY."),
+    ] = None,
     extra_body: Annotated[str | None, typer.Option(help="JSON object to add to each request.")] = None,
     count: Annotated[int, typer.Option(help="The most tasks to solve.", min=1, max=10**8)] = 1000,
     batch: Annotated[int, typer.Option(help="Tasks per batch; each finished batch is saved.", min=1)] = 256,

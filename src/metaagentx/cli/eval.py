@@ -1,15 +1,17 @@
-"""`metaagentx eval`: compare a run with its initial model, fixed designs and single agents on the same tasks."""
+"""`metaagentx eval`: compare a run, or any model, with fixed designs and single agents on the same tasks."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from ..errors import MetaAgentXError
 from . import interrupts
 
 
 def evaluate_command(  # noqa: PLR0913, PLR0917  the options of a command are its parameters
-    run: Annotated[Path, typer.Argument(help="The run directory, such as runs/tiny.")],
+    run: Annotated[Path | None, typer.Argument(help="The run directory, such as runs/tiny. Or give --model.")] = None,
     initial_model: Annotated[
         Path | None, typer.Option(help="The model before RL. Default: the model that the run started from.")
     ] = None,
@@ -18,7 +20,7 @@ def evaluate_command(  # noqa: PLR0913, PLR0917  the options of a command are it
         list[str] | None,
         typer.Option(
             help="A source such as aime24, or `paper` for its six benchmarks. May be repeated. Default: the run's "
-            "held-out tasks; with --split, its training sources."
+            "held-out tasks; with --split, its training sources. Required with --model."
         ),
     ] = None,
     split: Annotated[str, typer.Option(help="Split of the sources. Default: test if --tasks is given.")] = "",
@@ -31,29 +33,78 @@ def evaluate_command(  # noqa: PLR0913, PLR0917  the options of a command are it
     out: Annotated[
         Path | None,
         typer.Option(
-            help="The directory for results. Default: RUN/evaluation/<step>. `report` shows all of RUN/evaluation."
+            help="The directory for results. Default: RUN/evaluation/<step>, or runs/eval/<model>. `report` shows all "
+            "of RUN/evaluation."
         ),
     ] = None,
-    checkpoint: Annotated[str, typer.Option(help="best, last, or a step.")] = "best",
+    checkpoint: Annotated[str | None, typer.Option(help="best, last, or a step. Default: best.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="A model to evaluate without a run: a directory, a hub name, or a name on the server."),
+    ] = None,
+    base_url: Annotated[str | None, typer.Option(help="URL of an OpenAI-compatible server that has --model.")] = None,
+    api_key_env: Annotated[
+        str | None, typer.Option(help="Variable with the server's API key. Default: OPENAI_API_KEY.")
+    ] = None,
+    extra_body: Annotated[str | None, typer.Option(help="JSON object to add to each request to the server.")] = None,
+    concurrency: Annotated[
+        int | None, typer.Option(help="The most requests to the server at once. Default: 32.", min=1, max=10**5)
+    ] = None,
+    recipe: Annotated[
+        str | None, typer.Option(help="Recipe file or name with the settings for --model. Default: the defaults.")
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="key=value of a recipe, such as rollout.executor_tokens=8192, with --model."),
+    ] = None,
 ) -> None:
-    """Measure a run against other methods: same tasks, same seeds, equal budgets. The same command resumes."""
-    from .evaluation_request import EvalRequest, evaluate_run
+    """Measure a run or a model against other methods: same tasks, seeds, budgets. The same command resumes."""
+    from ..config.bundled import find_recipe
+    from .evaluation_request import RunRequest, evaluate_run
+    from .model_evaluation import ModelRequest, Server, evaluate_model
 
-    request = EvalRequest(
-        run=run,
-        initial_model=initial_model or against,
-        tasks=tuple(tasks or ()),
-        split=split,
-        limit=limit,
-        samples=samples,
-        methods=tuple(name for name in methods.split(",") if name.strip()),
-        scripts=tuple(script or ()),
-        out=out,
-        checkpoint=checkpoint,
-    )
-    result = interrupts.run(evaluate_run(request))
+    of_run = {"initial-model": initial_model or against, "checkpoint": checkpoint}
+    of_server = {"api-key-env": api_key_env, "extra-body": extra_body, "concurrency": concurrency}
+    of_model = {"base-url": base_url, **of_server, "recipe": recipe, "set": overrides}
+    if (run is None) == (model is None):
+        raise MetaAgentXError(
+            "nothing to evaluate: give a run directory, such as runs/tiny, or a model with --model"
+            if run is None
+            else f"a run ({run}) and --model {model} are two evaluations: give one of them"
+        )
+    if run is not None:
+        _refuse(of_model, "is for a model without a run: give --model instead of a run directory")
+    else:
+        _refuse(of_run, "is for a run: give its directory instead of --model")
+    if base_url is None:
+        _refuse(of_server, "is for a model on a server: give its URL with --base-url")
+    common: dict[str, Any] = {
+        "tasks": tuple(tasks or ()),
+        "split": split,
+        "limit": limit,
+        "samples": samples,
+        "methods": tuple(name for name in methods.split(",") if name.strip()),
+        "scripts": tuple(script or ()),
+        "out": out,
+    }
+    if run is not None:
+        work = evaluate_run(RunRequest(run, initial_model or against, checkpoint or "best", **common))
+    else:
+        assert model is not None
+        limits = {} if concurrency is None else {"concurrency": concurrency}
+        server = None if base_url is None else Server(base_url, api_key_env, extra_body, **limits)
+        path = None if recipe is None else find_recipe(recipe)
+        work = evaluate_model(ModelRequest(model, server, path, tuple(overrides or ()), **common))
+    result = interrupts.run(work)
     typer.echo(result.evaluation.to_markdown())
     if result.missing is not None:
         typer.echo(f"Left out: methods with the initial model, because no model at {result.missing}.")
         typer.echo("Name its directory with --initial-model.")
     typer.echo(f"{result.directory / 'evaluation.json'}, {result.directory / 'evaluation.md'}")
+
+
+def _refuse(options: Mapping[str, object], reason: str) -> None:
+    """Raise for the first of these options that is given."""
+    for name, value in options.items():
+        if value is not None:
+            raise MetaAgentXError(f"--{name} {reason}")

@@ -32,13 +32,10 @@ HELD_OUT = "held-out"
 """The name of the split where the tasks are the held-out tasks of the training run."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EvalRequest:
-    """The options of the command."""
+    """The options that evaluations of a run and of a model share."""
 
-    run: Path
-    initial_model: Path | None = None
-    """The model before RL; by default the one that the run started from, if it still exists."""
     tasks: tuple[str, ...] = ()
     """Sources, or `paper`; by default the run's held-out tasks, or with a split that of its training sources."""
     split: str = ""
@@ -48,6 +45,15 @@ class EvalRequest:
     scripts: tuple[Path, ...] = ()
     """Files with further fixed designs, measured in addition to the chosen methods."""
     out: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest(EvalRequest):
+    """An evaluation of a run."""
+
+    run: Path
+    initial_model: Path | None = None
+    """The model before RL; by default the one that the run started from, if it still exists."""
     checkpoint: str = "best"
 
 
@@ -61,7 +67,7 @@ class EvalResult:
     """The initial model, if methods were left out because it does not exist."""
 
 
-async def evaluate_run(request: EvalRequest) -> EvalResult:
+async def evaluate_run(request: RunRequest) -> EvalResult:
     """Evaluate a run. As far as possible, mistakes in the request are found before a model is loaded."""
     run = Run.open(request.run)
     config = load_run_recipe(run).config
@@ -69,7 +75,7 @@ async def evaluate_run(request: EvalRequest) -> EvalResult:
     checkpoint = run.checkpoint_at(step)
     start = _start_model(config, run.directory)
     old, gguf_file = (start, config.model.gguf_file) if request.initial_model is None else (request.initial_model, None)
-    scripts = _load_scripts(request.scripts)
+    scripts = load_scripts(request.scripts)
     names = _method_names(request, [*scripts], old.exists())
     needs_old = not OLD_NAMES.isdisjoint(names)
     directory = request.out or evaluation_directory(run.directory, step)
@@ -77,14 +83,12 @@ async def evaluate_run(request: EvalRequest) -> EvalResult:
     check_checkpoint(config, checkpoint)
     if config.model.lora_rank:
         check_model(start, config.model.gguf_file)
-    if needs_old and not _has_both_roles(old):
+    if needs_old and not has_both_roles(old):
         check_model(old, gguf_file)
     sets, positions = task_sets(config, request)
-    await check_graders(
-        task.grading for tasks in sets.values() for task in tasks if isinstance(task.grading, CustomGrader)
-    )
+    await check_custom_graders(sets)
     new_policies = await trained_policies(config, run.directory, checkpoint)
-    old_policies = _policies_at(config, old, gguf_file) if needs_old else None
+    old_policies = policies_at(config, old, gguf_file) if needs_old else None
     async with open_resources(config, new_policies) as resources:
         old_samplers = None if old_policies is None else build_samplers(config, old_policies)
         weights = (weights_digest(checkpoint), weights_digest(old))
@@ -130,6 +134,12 @@ def task_sets(
     return {short: sets[name] for name, short in short_names(sets, keep_kind=True).items()}, None
 
 
+async def check_custom_graders(sets: Mapping[str, Sequence[Task]]) -> None:
+    """Check that the graders of the user's own tasks can be used."""
+    tasks = (task for part in sets.values() for task in part)
+    await check_graders(task.grading for task in tasks if isinstance(task.grading, CustomGrader))
+
+
 def _choose_tasks(tasks: TaskSet, source: str, limit: int) -> list[Task]:
     if tasks.endless:
         if not limit:
@@ -145,24 +155,24 @@ async def trained_policies(config: Config, directory: Path, checkpoint: Path) ->
 
     if not config.model.lora_rank:
         shared = config.model.sharing == "shared"
-        return _policies_at(config, checkpoint / Role.EXECUTOR if shared else checkpoint)
+        return policies_at(config, checkpoint / Role.EXECUTOR if shared else checkpoint)
     policies = build_policies(config.model, directory, config.seed).policies
     for role, policy in policies.items():
         await policy.load_weights(checkpoint / role)
     return policies
 
 
-def _policies_at(config: Config, path: Path, gguf_file: str | None = None) -> Mapping[Role, Policy]:
+def policies_at(config: Config, path: Path, gguf_file: str | None = None) -> Mapping[Role, Policy]:
     """Load the model of a directory for both roles, or one model for each role if it has two."""
     from ..backends.local.build import build_policies
 
-    if _has_both_roles(path):
-        return {role: _policies_at(config, path / role)[role] for role in Role}
+    if has_both_roles(path):
+        return {role: policies_at(config, path / role)[role] for role in Role}
     changes = {"path": str(path), "gguf_file": gguf_file, "sharing": "shared", "lora_rank": 0}
     return build_policies(config.model.model_copy(update=changes), path, config.seed).policies
 
 
-def _has_both_roles(path: Path) -> bool:
+def has_both_roles(path: Path) -> bool:
     return (path / Role.DESIGNER).is_dir() and (path / Role.EXECUTOR).is_dir()
 
 
@@ -184,22 +194,29 @@ def _checkpoint_step(run: Run, name: str) -> int:
     return int(name)
 
 
-def _method_names(request: EvalRequest, scripts: Sequence[str], has_old: bool) -> list[str]:
+def _method_names(request: RunRequest, scripts: Sequence[str], has_old: bool) -> list[str]:
     """Return the names of the requested methods, in their usual order."""
     if request.initial_model is not None and not has_old:
         raise MetaAgentXError(f"no model at {request.initial_model}: give --initial-model the directory of a model")
-    known = {_normalize(name): name for name in standard_names(True, scripts)}
-    requested = [_normalize(name) for name in request.methods or standard_names(has_old, scripts)]
+    chosen = choose_methods(request, standard_names(True, scripts), standard_names(has_old, scripts), TRAINED)
+    for name in chosen:
+        if name in OLD_NAMES and not has_old:
+            raise MetaAgentXError(f"{name} needs the initial model: name its directory with --initial-model")
+    return chosen
+
+
+def choose_methods(request: EvalRequest, names: Sequence[str], default: Sequence[str], budget_of: str) -> list[str]:
+    """Return those of `names` that are requested, in their order; self-consistency has the budget of `budget_of`."""
+    known = {_normalize(name): name for name in names}
+    requested = [_normalize(name) for name in request.methods or default]
     requested += [_normalize(f"fixed: {path.stem}") for path in request.scripts]
     for name in requested:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
             raise MetaAgentXError(f"unknown method {name!r}; did you mean {known[near[0]]!r}?")
-        if known[name] in OLD_NAMES and not has_old:
-            raise MetaAgentXError(f"{known[name]} needs the initial model: name its directory with --initial-model")
     chosen = [name for key, name in known.items() if key in requested]
-    if VOTES in chosen and TRAINED not in chosen:
-        raise MetaAgentXError(f"{VOTES} has the budget of {TRAINED}: measure that as well")
+    if VOTES in chosen and budget_of not in chosen:
+        raise MetaAgentXError(f"{VOTES} has the budget of {budget_of}: measure that as well")
     return chosen
 
 
@@ -208,7 +225,7 @@ def _normalize(name: str) -> str:
     return " ".join(name.casefold().replace("-", " ").replace("_", " ").split())
 
 
-def _load_scripts(paths: Sequence[Path]) -> dict[str, str]:
+def load_scripts(paths: Sequence[Path]) -> dict[str, str]:
     """Return all fixed designs by name: the standard ones, and those of files. Each has its own name and can run."""
     scripts = dict(FIXED_DESIGNS)
     for path in paths:

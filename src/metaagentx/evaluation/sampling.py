@@ -65,7 +65,7 @@ class Evaluator:
     ) -> tuple[Design, Execution | None]:
         options, path = replace(self.options, strict=True), (*seed_path, key.sample)
         if method.designer is not None:
-            design = await write_script(task, method.designer, seed_of(*path), options.manual, options.rollout.calls)
+            design = await write_script(task, method.designer, seed_of(*path), method.manual, options.rollout.calls)
         else:
             assert method.script is not None
             design = Design(Call(Role.DESIGNER, "", (), ""), method.script)
