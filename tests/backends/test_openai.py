@@ -669,7 +669,7 @@ def test_a_check_is_one_short_request(models: list[str]) -> None:
         (refused(404, "no m"), ["a", "b"], r"'m' at {url} was not found (404), .*: no m; the server has 'a', 'b'"),
         (refused(404, "no m"), list("abcdefg"), r".*; the server has 'a', 'b', 'c', 'd', 'e', ..."),
         (refused(404, "no m"), ["m"], r"'m' at {url} was not found (404), .*: no m"),
-        (said("I am x"), ["x"], r"'m' at {url} cannot be used; the server has 'x'"),
+        (said("I am x"), ["x"], r"{url} has no model 'm'; the server has 'x'"),
         (Reply(400, b'{"detail": "pinned to x"}'), [], r"'m' at {url} returned an error (400): pinned to x"),
         (Reply(200, b"<html>"), [], r"'m' at {url} did not return a chat completion, but '<html>'"),
         (refused(500, "broken"), [], r"'m' at {url} returned an error (500): broken"),

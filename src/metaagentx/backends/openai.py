@@ -155,12 +155,13 @@ class OpenAIChatModel:
         A server with a single model often replies whatever the requested name is: another name is an error as well.
         """
         served: list[str] = []
+        problem = ""
         try:
             async with asyncio.timeout(seconds):
                 served = await self._served_names()
                 await self.chat([{"role": "user", "content": "Hello"}], SamplingParams(_PROBE_TOKENS))
-            other = len(served) == 1 and self._model not in served
-            problem = f"{self} cannot be used" if other else ""
+            if len(served) == 1 and self._model not in served:
+                problem = f"{self._url} has no model {self._model!r}"
         except TimeoutError:
             problem = f"{self} did not reply within {seconds:g} s"
         except (MetaAgentXError, BackendError, ContextOverflow) as error:

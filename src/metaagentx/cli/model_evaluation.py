@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..backends.model_files import check_model
 from ..backends.openai import OpenAIChatModel
 from ..config import Config, load_config
 from ..errors import MetaAgentXError
@@ -28,7 +27,7 @@ from .evaluation_request import (
     policies_at,
     task_sets,
 )
-from .preflight import check_output_directory
+from .preflight import check_model_setting, check_output_directory
 
 _NO_RECIPE = ("steps=1", 'model.path="none"', "stages=[{steps=1, executor=1.0}]", 'tasks.train="none"')
 """What a recipe must have and an evaluation of a model does not use."""
@@ -119,13 +118,12 @@ async def _open_model(
 
 
 def _check_local(model: str, config: Config) -> None:
-    """Check the files of a directory. Any other name is looked up when the model is loaded."""
+    """Check the files of a model, or of a model for each role."""
     if model.startswith(PRESET):
         raise MetaAgentXError(f"{model} is a new model, not one to evaluate: create it with `metaagentx model new DIR`")
     path = Path(model)
-    if path.exists():
-        for part in [path / role for role in Role] if has_both_roles(path) else [path]:
-            check_model(part, config.model.gguf_file)
+    for part in [str(path / role) for role in Role] if has_both_roles(path) else [model]:
+        check_model_setting(part, config.model.gguf_file)
 
 
 def _slug(model: str) -> str:
