@@ -13,21 +13,29 @@ import asyncio
 import json
 import os
 import random
-import re
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from email.utils import parsedate_to_datetime
 from itertools import count
 from typing import TYPE_CHECKING, Any, Self, cast
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import ValidationError
 
 from ..errors import MetaAgentXError
 from ..policy import BackendError, ChatReply, ContextOverflow, Messages, Metrics, SamplingParams
 from ..workflow.protocol import visible
+from .openai_responses import (
+    CONTEXT_OVERFLOW,
+    ChatCompletion,
+    ModelList,
+    ServedModel,
+    Usage,
+    reply_room,
+    reply_text,
+    requested_pause,
+)
 
 if TYPE_CHECKING:
     from openai import APIStatusError, AsyncOpenAI
@@ -41,49 +49,8 @@ _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.5, 20.0
 _BUSY = {408, 409, 425, 429, *range(500, 600)}
 """Statuses after which the same request may succeed."""
 _SEEDS = 2**31  # some servers take 32 bits
-_CONTEXT_OVERFLOW = re.compile(r"context[ _](length|size|window)|too long", re.IGNORECASE)
-_COUNTS_THE_REPLY = re.compile(r"completion|output tokens|max_(new_)?tokens", re.IGNORECASE)
-_CONTEXT_LENGTH = re.compile(r"context length (?:is|of) (\d+)", re.IGNORECASE)
-_PROMPT_LENGTH = re.compile(r"(at least )?(\d+) (?:input tokens|(?:tokens )?(?:in|from) the (?:messages|prompt|input))")
-_MIN_REPLY_TOKENS = 32
 _PROBE_TOKENS = 16
-_PROBE_NAMES = 5
-
-
-class _Message(BaseModel):
-    content: str | None = None
-    reasoning_content: str | None = None
-    reasoning: str | None = None
-
-
-class _Choice(BaseModel):
-    message: _Message
-    finish_reason: str | None = None
-    stop_reason: str | int | None = None
-    """vLLM: the stop string that ended the reply."""
-    matched_stop: str | int | None = None
-    """SGLang: the same."""
-
-
-class _Usage(BaseModel):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-
-
-class _ServedModel(BaseModel):
-    id: str
-    aliases: list[str] = []
-
-
-class _ModelList(BaseModel):
-    data: list[_ServedModel]
-
-
-class _ChatCompletion(BaseModel):
-    """The parts of a server's response that are used."""
-
-    choices: list[_Choice] = Field(min_length=1)
-    usage: _Usage | None = None
+_SHOWN_NAMES = 5
 
 
 class OpenAIChatModel:
@@ -154,34 +121,33 @@ class OpenAIChatModel:
 
         A server with a single model often replies whatever the requested name is: another name is an error as well.
         """
-        served: list[str] = []
+        served: list[ServedModel] = []
         problem = ""
         try:
             async with asyncio.timeout(seconds):
-                served = await self._served_names()
+                served = await self._served_models()
                 await self.chat([{"role": "user", "content": "Hello"}], SamplingParams(_PROBE_TOKENS))
-            if len(served) == 1 and self._model not in served:
+            if len(served) == 1 and not _has(served, self._model):
                 problem = f"{self._url} has no model {self._model!r}"
         except TimeoutError:
             problem = f"{self} did not reply within {seconds:g} s"
         except (MetaAgentXError, BackendError, ContextOverflow) as error:
             problem = str(error)
         if problem:
-            names = ", ".join(map(repr, served[:_PROBE_NAMES])) + (", ..." if len(served) > _PROBE_NAMES else "")
-            fix = f"; the server has {names}" if served and self._model not in served else ""
-            raise MetaAgentXError(problem + fix)
+            names = [repr(model.id) for model in served[:_SHOWN_NAMES]] + ["..."] * (len(served) > _SHOWN_NAMES)
+            other = served and not _has(served, self._model)
+            raise MetaAgentXError(f"{problem}; the server has {', '.join(names)}" if other else problem)
 
-    async def _served_names(self) -> list[str]:
-        """Return the names of the server's models; nothing if it does not tell."""
+    async def _served_models(self) -> list[ServedModel]:
+        """Return the server's models; nothing if it does not list them."""
         from openai import APIError
 
         async with self._connection() as client:
             try:
                 response = await client.models.with_raw_response.list()
-                models = _ModelList.model_validate_json(response.content)
+                return ModelList.model_validate_json(response.content).data
             except (APIError, ValidationError):
                 return []
-        return list(dict.fromkeys(name for model in models.data for name in (model.id, *model.aliases)))
 
     async def chat(self, messages: Messages, params: SamplingParams) -> ChatReply:
         """Return the server's reply.
@@ -192,19 +158,19 @@ class OpenAIChatModel:
         if params.stop_tokens:
             raise MetaAgentXError("the openai backend has no stop tokens, only stop strings: use `stop`")
         completion = await self._request([_without_reasoning(message) for message in messages], params)
-        usage = completion.usage or _Usage()
+        usage = completion.usage or Usage()
         self._stats["prompt_tokens"] += usage.prompt_tokens or 0
         self._stats["completion_tokens"] += usage.completion_tokens or 0
         choice = completion.choices[0]
         if choice.finish_reason in ("abort", "error"):
             raise BackendError(f"{self} aborted its reply (finish_reason {choice.finish_reason!r})")
-        text = _reply_text(choice, params)
+        text = reply_text(choice, params)
         counted = usage.completion_tokens or 0
         tokens = counted if counted > 0 else max(1, -(-len(text.encode()) // BYTES_PER_TOKEN))
         finish = "length" if choice.finish_reason == "length" else "stop"
         return ChatReply(text, finish, usage.prompt_tokens or 0, tokens)  # type: ignore[arg-type]
 
-    async def _request(self, messages: Messages, params: SamplingParams) -> _ChatCompletion:
+    async def _request(self, messages: Messages, params: SamplingParams) -> ChatCompletion:
         """Send the request, and again while the server is busy, with exponentially longer pauses or those it asks for.
 
         The request keeps its slot meanwhile, which slows the others down. A server that never answered is not tried
@@ -228,14 +194,14 @@ class OpenAIChatModel:
                     self._answered = True
                     problem = self._translate(error)
                     may_pass = error.status_code in _BUSY and isinstance(problem, BackendError)
-                    pause = max(pause, _requested_pause(error))
+                    pause = max(pause, requested_pause(error))
                 give_up = give_up or time.monotonic() + self._retry_seconds
                 if not may_pass or time.monotonic() + pause > give_up:
                     raise problem from None
                 await asyncio.sleep(pause)
         raise AssertionError
 
-    async def _send(self, client: "AsyncOpenAI", messages: Messages, params: SamplingParams) -> _ChatCompletion:
+    async def _send(self, client: "AsyncOpenAI", messages: Messages, params: SamplingParams) -> ChatCompletion:
         """Send the request, again where the server rejects the name or the size of the length limit.
 
         The older name goes first: more servers know it. As in training, a reply gets the room that the prompt leaves in
@@ -252,7 +218,7 @@ class OpenAIChatModel:
                 return completion
             except BadRequestError as error:
                 message = self._message_of(error)
-                if room := _reply_room(message, params.max_tokens):
+                if room := reply_room(message, params.max_tokens):
                     params = replace(params, max_tokens=room)
                 elif key != newer and newer in message:
                     key = newer
@@ -261,7 +227,7 @@ class OpenAIChatModel:
 
     async def _post(
         self, client: "AsyncOpenAI", messages: Messages, params: SamplingParams, max_tokens_key: str
-    ) -> _ChatCompletion:
+    ) -> ChatCompletion:
         options: dict[str, object] = {max_tokens_key: params.max_tokens, "temperature": params.temperature}
         if params.seed is not None:
             options["seed"] = params.seed % _SEEDS
@@ -274,7 +240,7 @@ class OpenAIChatModel:
             extra_body=options | self._extra_body,
         )
         try:
-            return _ChatCompletion.model_validate_json(response.content)
+            return ChatCompletion.model_validate_json(response.content)
         except ValidationError:
             start = self._redact(response.content[:300].decode("utf-8", "replace"))
             raise BackendError(f"{self} did not return a chat completion, but {start!r}") from None
@@ -307,7 +273,7 @@ class OpenAIChatModel:
         if status == 404:
             fix = "check the model's name and that the URL has its path, such as /v1"
             return MetaAgentXError(f"{self} was not found (404), {fix}: {message}")
-        if status in (400, 413, 422) and _CONTEXT_OVERFLOW.search(f"{message} {error.code}"):
+        if status in (400, 413, 422) and CONTEXT_OVERFLOW.search(f"{message} {error.code}"):
             return ContextOverflow(f"{self} has no room for the conversation: {message}")
         return BackendError(f"{self} returned an error ({status}): {message}")
 
@@ -322,50 +288,15 @@ class OpenAIChatModel:
         return " ".join(hidden.split())[:300]
 
 
+def _has(served: Sequence[ServedModel], name: str) -> bool:
+    return any(name in (model.id, *model.aliases) for model in served)
+
+
 def _without_reasoning(message: Mapping[str, str]) -> Mapping[str, str]:
     """Return the message without the reasoning of an earlier assistant turn, which servers do not want back."""
     if message["role"] != "assistant":
         return message
     return {"role": "assistant", "content": visible(message["content"]).lstrip("\n")}
-
-
-def _reply_text(choice: _Choice, params: SamplingParams) -> str:
-    text = choice.message.content or ""
-    stop = choice.stop_reason or choice.matched_stop
-    if isinstance(stop, str) and stop in params.stop and not text.endswith(stop):
-        text += stop
-    if reasoning := choice.message.reasoning_content or choice.message.reasoning:
-        unfinished = choice.finish_reason == "length" and not text
-        return f"<think>\n{reasoning}" + ("" if unfinished else f"\n</think>\n\n{text}")
-    return text
-
-
-def _requested_pause(error: "APIStatusError") -> float:
-    """Return how many seconds a busy server asks to wait, as a number or a date; 0 if it does not."""
-    text = error.response.headers.get("retry-after", "")
-    try:
-        seconds = float(text)
-    except ValueError:
-        try:
-            seconds = parsedate_to_datetime(text).timestamp() - time.time()
-        except ValueError:
-            return 0.0
-    return seconds if seconds > 0 else 0.0
-
-
-def _reply_room(message: str, max_tokens: int) -> int | None:
-    """Return the shorter length for a reply that, by the server's message, does not fit behind its prompt.
-
-    It is exact where the message has both numbers, otherwise half of the last one. None: the prompt itself is too long,
-    or this is another error.
-    """
-    if not (_CONTEXT_OVERFLOW.search(message) and _COUNTS_THE_REPLY.search(message)):
-        return None
-    context, prompt = _CONTEXT_LENGTH.search(message), _PROMPT_LENGTH.search(message)
-    if context and prompt and not prompt[1]:
-        room = int(context[1]) - int(prompt[2])
-        return room if 0 < room < max_tokens else None
-    return max_tokens // 2 if max_tokens >= 2 * _MIN_REPLY_TOKENS else None
 
 
 def parse_extra_body(text: str | None) -> dict[str, object]:
