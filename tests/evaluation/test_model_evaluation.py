@@ -103,6 +103,8 @@ def test_a_model_on_a_server_by_the_command() -> None:
         "self-consistency": (12, 4),
     }  # fmt: skip
     assert data["votes"] == {"self-consistency": {"jsonl:own.jsonl": 4}}
+    counted = len(requests) + 1
+    assert f"{counted} requests, {7 * counted} prompt tokens, {3 * counted} completion tokens\n" in done.stdout
     assert f"Model m at {server.url}. 1 sample" in done.stdout and "runs/eval/m/evaluation.md" in done.stdout
     prompts = [asked["messages"][0]["content"] for asked in requests if designs(asked)]
     assert len(prompts) == 4 and all(language_manual() in prompt for prompt in prompts)

@@ -17,7 +17,6 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from itertools import count
 from typing import TYPE_CHECKING, Any, Self, cast
 from urllib.parse import urlsplit
 
@@ -178,10 +177,11 @@ class OpenAIChatModel:
         """
         from openai import APIConnectionError, APIStatusError
 
-        give_up = 0.0
+        next_pause, give_up = _FIRST_PAUSE_SECONDS, 0.0
         async with self._connection() as client:
-            for attempt in count():
-                pause = min(_FIRST_PAUSE_SECONDS * 2**attempt, _LONGEST_PAUSE_SECONDS) * random.uniform(0.5, 1.0)
+            while True:
+                pause = next_pause * random.uniform(0.5, 1.0)
+                next_pause = min(2 * next_pause, _LONGEST_PAUSE_SECONDS)
                 try:
                     completion = await self._send(client, messages, params)
                     self._answered = True
@@ -199,7 +199,6 @@ class OpenAIChatModel:
                 if not may_pass or time.monotonic() + pause > give_up:
                     raise problem from None
                 await asyncio.sleep(pause)
-        raise AssertionError
 
     async def _send(self, client: "AsyncOpenAI", messages: Messages, params: SamplingParams) -> ChatCompletion:
         """Send the request, again where the server rejects the name or the size of the length limit.

@@ -77,8 +77,7 @@ def evaluate_command(  # noqa: PLR0913, PLR0917  the options of a command are it
 ) -> None:
     """Measure a run or a model against other methods: same tasks, seeds, budgets. The same command resumes."""
     from ..config.bundled import find_recipe
-    from .evaluation_request import RunRequest, evaluate_run
-    from .model_evaluation import ModelRequest, Server, evaluate_model
+    from .evaluation_request import ModelRequest, RunRequest, Server, evaluate_model, evaluate_run
 
     of_run = {"initial-model": initial_model or against, "checkpoint": checkpoint}
     of_server = {"api-key-env": api_key_env, "extra-body": extra_body, "concurrency": concurrency}
@@ -112,6 +111,9 @@ def evaluate_command(  # noqa: PLR0913, PLR0917  the options of a command are it
     if result.missing is not None:
         typer.echo(f"Left out: methods with the initial model, because no model at {result.missing}.")
         typer.echo("Name its directory with --initial-model.")
+    if result.usage is not None:
+        counts = (f"{result.usage[name]} {name.replace('_', ' ')}" for name in sorted(result.usage, reverse=True))
+        typer.echo(", ".join(counts))
     typer.echo(f"{result.directory / 'evaluation.json'}, {result.directory / 'evaluation.md'}")
 
 

@@ -1,20 +1,34 @@
-"""Build the evaluation of a run: its checkpoint, its initial model (before RL), the methods and the tasks."""
+"""Build an evaluation: of a run with its initial model (before RL), or of a model without a run."""
 
 import difflib
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..backends.model_files import check_model
-from ..config import Config
+from ..backends.openai import OpenAIChatModel
+from ..config import Config, load_config
 from ..errors import MetaAgentXError
 from ..evaluation import held_out
 from ..evaluation.designs import FIXED_DESIGNS
 from ..evaluation.measure import EvaluationOptions, evaluate
-from ..evaluation.methods import OLD_NAMES, TRAINED, VOTES, standard_methods, standard_names
+from ..evaluation.methods import (
+    OLD_NAMES,
+    SELF,
+    SELF_SHORT,
+    TRAINED,
+    VOTES,
+    model_methods,
+    model_names,
+    standard_methods,
+    standard_names,
+)
 from ..evaluation.names import short_names
 from ..evaluation.result import Evaluation
-from ..policy import Policy
+from ..options import PRESET
+from ..policy import ChatModel, Metrics, Policy
 from ..rewards.probe import check_graders
 from ..rollout.tree import RolloutOptions
 from ..runs import Run, evaluation_directory
@@ -24,12 +38,15 @@ from ..tasks.mixture import parse_mixture
 from ..types import CustomGrader, Role, Task
 from ..workflow.validate import validate
 from .assembly import build_samplers, load_run_recipe, open_resources
-from .preflight import check_checkpoint, check_output_directory
+from .preflight import check_checkpoint, check_model_setting, check_output_directory
 
 PAPER = ("livecodebench", "apps", "codecontests", "aime24", "aime25", "olympiadbench")
 """The paper's benchmarks."""
 HELD_OUT = "held-out"
 """The name of the split where the tasks are the held-out tasks of the training run."""
+
+_NO_RECIPE = ("steps=1", 'model.path="none"', "stages=[{steps=1, executor=1.0}]", 'tasks.train="none"')
+"""What a recipe must have and an evaluation of a model does not use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +75,31 @@ class RunRequest(EvalRequest):
 
 
 @dataclass(frozen=True, slots=True)
+class Server:
+    """An OpenAI-compatible server, as the options of the command describe it."""
+
+    base_url: str
+    key_env: str | None = None
+    """The environment variable that holds the API key."""
+    extra_body: str | None = None
+    """A JSON object that is added to each request."""
+    concurrency: int = 32
+    """The most requests at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRequest(EvalRequest):
+    """An evaluation of a model."""
+
+    model: str
+    """A directory or a name on the hub; on a server, the name that the server has for it."""
+    server: Server | None = None
+    recipe: Path | None = None
+    """Limits, sampling and the seed come from it. Not set: the defaults."""
+    overrides: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class EvalResult:
     """An evaluation and where it is."""
 
@@ -65,6 +107,8 @@ class EvalResult:
     directory: Path
     missing: Path | None = None
     """The initial model, if methods were left out because it does not exist."""
+    usage: Metrics | None = None
+    """Requests and tokens, as the server counts them, of this command."""
 
 
 async def evaluate_run(request: RunRequest) -> EvalResult:
@@ -75,7 +119,7 @@ async def evaluate_run(request: RunRequest) -> EvalResult:
     checkpoint = run.checkpoint_at(step)
     start = _start_model(config, run.directory)
     old, gguf_file = (start, config.model.gguf_file) if request.initial_model is None else (request.initial_model, None)
-    scripts = load_scripts(request.scripts)
+    scripts = _load_scripts(request.scripts)
     names = _method_names(request, [*scripts], old.exists())
     needs_old = not OLD_NAMES.isdisjoint(names)
     directory = request.out or evaluation_directory(run.directory, step)
@@ -83,12 +127,12 @@ async def evaluate_run(request: RunRequest) -> EvalResult:
     check_checkpoint(config, checkpoint)
     if config.model.lora_rank:
         check_model(start, config.model.gguf_file)
-    if needs_old and not has_both_roles(old):
+    if needs_old and not _has_both_roles(old):
         check_model(old, gguf_file)
     sets, positions = task_sets(config, request)
-    await check_custom_graders(sets)
+    await _check_custom_graders(sets)
     new_policies = await trained_policies(config, run.directory, checkpoint)
-    old_policies = policies_at(config, old, gguf_file) if needs_old else None
+    old_policies = _policies_at(config, old, gguf_file) if needs_old else None
     async with open_resources(config, new_policies) as resources:
         old_samplers = None if old_policies is None else build_samplers(config, old_policies)
         weights = (weights_digest(checkpoint), weights_digest(old))
@@ -106,6 +150,80 @@ async def evaluate_run(request: RunRequest) -> EvalResult:
         chosen = [method for method in methods if method.name in names]
         evaluation = await evaluate(chosen, sets, resources, options, directory)
     return EvalResult(evaluation, directory, None if request.methods or old.exists() else old)
+
+
+async def evaluate_model(request: ModelRequest) -> EvalResult:
+    """Evaluate a model. Nothing is written before the request is checked and the server has replied."""
+    if not request.tasks:
+        raise MetaAgentXError("a model without a run has no tasks of its own: choose some, such as --tasks gsm8k")
+    config = load_config(
+        request.recipe, [*(() if request.recipe else _NO_RECIPE), *request.overrides], require_peers=False
+    )
+    scripts = _load_scripts(request.scripts)
+    names = model_names(scripts)
+    names = _choose_methods(request, names, [name for name in names if name != SELF_SHORT], SELF)
+    directory = request.out or Path("runs", "eval", _slug(request.model))
+    check_output_directory(directory, "choose another directory with --out")
+    if request.server is None:
+        _check_local(request.model, config)
+    sets, _ = task_sets(config, request)
+    await _check_custom_graders(sets)
+    if request.server is not None:
+        in_flight = min(config.rollout.in_flight, request.server.concurrency)
+        config = config.model_copy(update={"rollout": config.rollout.model_copy(update={"in_flight": in_flight})})
+    async with _open_model(request, config) as (policies, digest):
+        async with open_resources(config, policies) as resources:
+            methods = model_methods(resources.samplers, scripts, digest)
+            options = EvaluationOptions(
+                samples=request.samples,
+                seed=config.seed,
+                baseline=SELF if SELF in names else names[0],
+                rollout=RolloutOptions(config.rollout, config.reward),
+                at_once=config.rollout.in_flight,
+                split=request.split or "test",
+                model=request.model if request.server is None else f"{request.model} at {request.server.base_url}",
+            )
+            chosen = [method for method in methods if method.name in names]
+            evaluation = await evaluate(chosen, sets, resources, options, directory)
+        model = policies[Role.EXECUTOR]
+        return EvalResult(evaluation, directory, usage=model.stats() if isinstance(model, OpenAIChatModel) else None)
+
+
+@asynccontextmanager
+async def _open_model(
+    request: ModelRequest, config: Config
+) -> AsyncIterator[tuple[Mapping[Role, Policy] | Mapping[Role, ChatModel], str]]:
+    """Yield the policies of both roles and what identifies the weights."""
+    if request.server is None:
+        path = Path(request.model)
+        policies = _policies_at(config, path, config.model.gguf_file)
+        yield policies, weights_digest(path) if path.exists() else request.model
+        return
+    server, seconds = request.server, config.rollout.attempt_seconds
+    async with OpenAIChatModel.from_options(
+        request.model,
+        server.base_url,
+        server.key_env,
+        server.extra_body,
+        max_concurrency=server.concurrency,
+        retry_seconds=seconds / 2,
+    ) as model:
+        await model.check(seconds)
+        yield dict.fromkeys(Role, model), f"{model} {server.extra_body or ''}".rstrip()
+
+
+def _check_local(model: str, config: Config) -> None:
+    """Check the files of a model, or of a model for each role."""
+    if model.startswith(PRESET):
+        raise MetaAgentXError(f"{model} is a new model, not one to evaluate: create it with `metaagentx model new DIR`")
+    path = Path(model)
+    for part in [str(path / role) for role in Role] if _has_both_roles(path) else [model]:
+        check_model_setting(part, config.model.gguf_file)
+
+
+def _slug(model: str) -> str:
+    """Return a directory name for a path or a name."""
+    return re.sub("[^A-Za-z0-9._-]+", "-", model).strip("-.") or "model"
 
 
 def task_sets(
@@ -134,7 +252,7 @@ def task_sets(
     return {short: sets[name] for name, short in short_names(sets, keep_kind=True).items()}, None
 
 
-async def check_custom_graders(sets: Mapping[str, Sequence[Task]]) -> None:
+async def _check_custom_graders(sets: Mapping[str, Sequence[Task]]) -> None:
     """Check that the graders of the user's own tasks can be used."""
     tasks = (task for part in sets.values() for task in part)
     await check_graders(task.grading for task in tasks if isinstance(task.grading, CustomGrader))
@@ -155,24 +273,24 @@ async def trained_policies(config: Config, directory: Path, checkpoint: Path) ->
 
     if not config.model.lora_rank:
         shared = config.model.sharing == "shared"
-        return policies_at(config, checkpoint / Role.EXECUTOR if shared else checkpoint)
+        return _policies_at(config, checkpoint / Role.EXECUTOR if shared else checkpoint)
     policies = build_policies(config.model, directory, config.seed).policies
     for role, policy in policies.items():
         await policy.load_weights(checkpoint / role)
     return policies
 
 
-def policies_at(config: Config, path: Path, gguf_file: str | None = None) -> Mapping[Role, Policy]:
+def _policies_at(config: Config, path: Path, gguf_file: str | None = None) -> Mapping[Role, Policy]:
     """Load the model of a directory for both roles, or one model for each role if it has two."""
     from ..backends.local.build import build_policies
 
-    if has_both_roles(path):
-        return {role: policies_at(config, path / role)[role] for role in Role}
+    if _has_both_roles(path):
+        return {role: _policies_at(config, path / role)[role] for role in Role}
     changes = {"path": str(path), "gguf_file": gguf_file, "sharing": "shared", "lora_rank": 0}
     return build_policies(config.model.model_copy(update=changes), path, config.seed).policies
 
 
-def has_both_roles(path: Path) -> bool:
+def _has_both_roles(path: Path) -> bool:
     return (path / Role.DESIGNER).is_dir() and (path / Role.EXECUTOR).is_dir()
 
 
@@ -198,14 +316,14 @@ def _method_names(request: RunRequest, scripts: Sequence[str], has_old: bool) ->
     """Return the names of the requested methods, in their usual order."""
     if request.initial_model is not None and not has_old:
         raise MetaAgentXError(f"no model at {request.initial_model}: give --initial-model the directory of a model")
-    chosen = choose_methods(request, standard_names(True, scripts), standard_names(has_old, scripts), TRAINED)
+    chosen = _choose_methods(request, standard_names(True, scripts), standard_names(has_old, scripts), TRAINED)
     for name in chosen:
         if name in OLD_NAMES and not has_old:
             raise MetaAgentXError(f"{name} needs the initial model: name its directory with --initial-model")
     return chosen
 
 
-def choose_methods(request: EvalRequest, names: Sequence[str], default: Sequence[str], budget_of: str) -> list[str]:
+def _choose_methods(request: EvalRequest, names: Sequence[str], default: Sequence[str], budget_of: str) -> list[str]:
     """Return those of `names` that are requested, in their order; self-consistency has the budget of `budget_of`."""
     known = {_normalize(name): name for name in names}
     requested = [_normalize(name) for name in request.methods or default]
@@ -225,7 +343,7 @@ def _normalize(name: str) -> str:
     return " ".join(name.casefold().replace("-", " ").replace("_", " ").split())
 
 
-def load_scripts(paths: Sequence[Path]) -> dict[str, str]:
+def _load_scripts(paths: Sequence[Path]) -> dict[str, str]:
     """Return all fixed designs by name: the standard ones, and those of files. Each has its own name and can run."""
     scripts = dict(FIXED_DESIGNS)
     for path in paths:
