@@ -7,14 +7,19 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 # How many processes run test files side by side. Many tests wait, so more than two are faster on two cores.
 WORKERS ?= 3
+# OpenAI-compatible servers have an environment of their own.
+SERVER_VENV := .venv-server
+SERVER_INSTALLED := $(SERVER_VENV)/.installed
 
-.PHONY: help quickstart compare test test-all check fix bench clean
+.PHONY: help quickstart compare test test-all test-gpu test-server check fix bench clean
 
 help:
 	@echo "make quickstart   from an empty machine to a trained system and a report"
 	@echo "make compare      variants of the algorithm against one another (45 minutes)"
 	@echo "make test         set up .venv, then format, lint, types and tests"
 	@echo "make test-all     the same with the slow tests"
+	@echo "make test-gpu     sampling parity, bf16 training, the memory plan and ten steps on a CUDA device"
+	@echo "make test-server  evaluate models on real OpenAI-compatible servers, in an environment of their own"
 	@echo "make check        format, lint and types only"
 	@echo "make fix          let ruff fix format and lint"
 	@echo "make bench        measure sandbox, graders and sampling against their demands"
@@ -25,6 +30,10 @@ $(INSTALLED): pyproject.toml constraints.txt dev/install.py
 		{ echo "MetaAgent-X needs Python 3.11 or newer: make PYTHON=/path/to/python3.12 ..."; exit 2; }
 	@$(PYTHON) dev/install.py $(VENV)
 	@touch $(INSTALLED)
+
+$(SERVER_INSTALLED): $(INSTALLED) dev/server-requirements.txt
+	@$(PYTHON) dev/install.py $(SERVER_VENV) dev/server-requirements.txt
+	@touch $(SERVER_INSTALLED)
 
 quickstart: $(INSTALLED)
 	$(BIN)/metaagentx quickstart
@@ -44,12 +53,18 @@ fix: $(INSTALLED)
 # The fuzzer takes all of the processor for a minute: beside it, tests of the clock would measure its load.
 FUZZER := tests/sandbox/test_fuzz.py
 test: check
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not slow" --ignore $(FUZZER)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not slow and not server and not gpu" --ignore $(FUZZER)
 	$(BIN)/python -m pytest -m "not slow" $(FUZZER)
 
 test-all: check
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --ignore $(FUZZER)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not server and not gpu" --ignore $(FUZZER)
 	$(BIN)/python -m pytest $(FUZZER)
+
+test-gpu: $(INSTALLED)
+	$(BIN)/python -m pytest -m gpu tests/gpu
+
+test-server: $(INSTALLED) $(SERVER_INSTALLED)
+	SERVER_PYTHON=$(SERVER_VENV)/bin/python $(BIN)/python -m pytest -m server tests/servers
 
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.sandbox
@@ -58,4 +73,4 @@ bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.rollout
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis .pytest_cache
+	rm -rf $(VENV) $(SERVER_VENV) .mypy_cache .ruff_cache .hypothesis .pytest_cache

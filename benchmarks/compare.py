@@ -74,7 +74,7 @@ class Result:
 async def one(name: str, seed: int, root: Path) -> None:
     """Train and test one variant, or only make the cold start."""
     from metaagentx.cli.assembly import train_run
-    from metaagentx.cli.evaluation_request import EvalRequest, evaluate_run
+    from metaagentx.cli.evaluation_request import RunRequest, evaluate_run
     from metaagentx.cli.quickstart_parts import QuickstartPaths, cold_start
     from metaagentx.config import portable, to_toml
     from metaagentx.runs import Run
@@ -90,7 +90,7 @@ async def one(name: str, seed: int, root: Path) -> None:
     run = Run.resume(directory) if (directory / "run.json").exists() else Run.create(directory, text)
     await train_run(run, config)
     methods = () if name == WHOLE_RECIPE else ("metaagentx",)
-    request = EvalRequest(
+    request = RunRequest(
         directory, paths.student, split="test", limit=TASKS, methods=methods, out=directory, checkpoint="last"
     )
     found = (await evaluate_run(request)).evaluation

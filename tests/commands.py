@@ -7,6 +7,6 @@ from pathlib import Path
 COMMAND = Path(sys.executable).parent / "metaagentx"
 
 
-def command(*words: object) -> subprocess.CompletedProcess[str]:
+def command(*words: object, seconds: float = 120) -> subprocess.CompletedProcess[str]:
     """Run `metaagentx` with these words."""
-    return subprocess.run([COMMAND, *map(str, words)], capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run([COMMAND, *map(str, words)], capture_output=True, text=True, timeout=seconds, check=False)

@@ -2,17 +2,18 @@
 
 import asyncio
 import json
+import re
 import socket
 import subprocess
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from dataclasses import replace
+from email.utils import formatdate
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from metaagentx.rollout.tree import RolloutOptions, rollout_batch
 from metaagentx.sandbox import Sandbox
 from metaagentx.types import Execution, Fault, Role
 from metaagentx.workflow.reply import DESIGNER_LINE
+from tests.chat_server import Reply, refused, said, serving
 from tests.commands import command
 from tests.rollout_helpers import (
     COMPUTE,
@@ -56,92 +58,6 @@ pytest.importorskip("openai")
 
 KEY = "sk-a-key-that-nobody-may-see"
 CHAT = [{"role": "system", "content": "Solve."}, {"role": "user", "content": "1 + 1?"}]
-
-
-@dataclass
-class Reply:
-    status: int
-    body: bytes
-    headers: Mapping[str, str] = field(default_factory=dict)
-
-
-Answer = Callable[[dict[str, Any], int], Reply]
-
-
-def said(content: str | None, finish: str = "stop", message: object = None, **choice: object) -> Reply:
-    """A chat completion that took 7 tokens to read and 3 to write."""
-    own = {"role": "assistant", "content": content, **(message if isinstance(message, dict) else {})}
-    usage = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
-    choices = [{"index": 0, "message": own, "finish_reason": finish, **choice}]
-    body = {"id": "1", "object": "chat.completion", "created": 1, "model": "m", "choices": choices, "usage": usage}
-    return Reply(200, json.dumps(body).encode())
-
-
-def refused(status: int, message: str, **headers: str) -> Reply:
-    names = {name.replace("_", "-"): value for name, value in headers.items()}
-    return Reply(status, json.dumps({"error": {"message": message, "type": "t", "code": "c"}}).encode(), names)
-
-
-class Server(ThreadingHTTPServer):
-    """Answers as it is told to and keeps what it was asked."""
-
-    daemon_threads = True
-    request_queue_size = 256
-
-    def __init__(self, answer: Answer) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.answer = answer
-        self.asked: list[dict[str, Any]] = []
-        self.keys: list[str | None] = []
-        self.under_way = self.most_under_way = 0
-        self.lock = threading.Lock()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}/v1"
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        if not isinstance(sys.exception(), ConnectionError):
-            traceback.print_exc()
-
-
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: Server
-
-    def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        with self.server.lock:
-            self.server.asked.append(asked)
-            self.server.keys.append(self.headers["Authorization"])
-            number = len(self.server.asked)
-            self.server.under_way += 1
-            self.server.most_under_way = max(self.server.most_under_way, self.server.under_way)
-        here = self.path == "/v1/chat/completions"
-        reply = self.server.answer(asked, number) if here else refused(404, "Not Found")
-        with self.server.lock:
-            self.server.under_way -= 1
-        self.send_response(reply.status)
-        self.send_header("Content-Type", "application/json")
-        for name, value in {"Content-Length": str(len(reply.body)), **reply.headers}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(reply.body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
-@contextmanager
-def serving(answer: Answer | Reply) -> Iterator[Server]:
-    with Server(answer if callable(answer) else lambda asked, number: answer) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
 
 
 @pytest.fixture(autouse=True)
@@ -282,24 +198,74 @@ def test_a_server_that_is_busy_is_asked_again(status: int) -> None:
     assert model.stats() == {"requests": 2, "prompt_tokens": 7, "completion_tokens": 3}
 
 
-def test_a_busy_server_is_given_the_time_it_asks_for() -> None:
-    with serving(lambda asked, n: refused(429, "busy", Retry_After="1") if n == 1 else said("two")) as server:
+@pytest.mark.parametrize("written", [lambda: "1", lambda: "1.25", lambda: formatdate(time.time() + 2, usegmt=True)])
+def test_a_busy_server_is_given_the_time_it_asks_for(written: Callable[[], str]) -> None:
+    with serving(lambda asked, n: refused(429, "busy", Retry_After=written()) if n == 1 else said("two")) as server:
         started = time.perf_counter()
-        assert call(OpenAIChatModel("m", server.url)) == "two"
-    assert 1 <= time.perf_counter() - started < 10
+        assert ask(OpenAIChatModel("m", server.url)).text == "two"
+    assert 0.9 <= time.perf_counter() - started < 10
+    assert len(server.asked) == 2
 
 
-def test_a_busy_server_cannot_make_us_wait_beyond_the_deadline() -> None:
-    with serving(refused(429, "busy", Retry_After="3000")) as server:
-        with pytest.raises(SamplingFailed, match=r"after 1 attempts: no reply within 0\.3 s"):
-            call(OpenAIChatModel("m", server.url), attempt_seconds=0.3, retries=0)
+@pytest.mark.parametrize("written", ["soon", "-5", "nan", "inf", "3000", "Wed, 99 Nov 2026 00:00:00 GMT"])
+def test_a_busy_server_cannot_make_us_wait_beyond_the_retry_time(written: str) -> None:
+    with serving(refused(429, "slow down", Retry_After=written)) as server:
+        started = time.perf_counter()
+        with pytest.raises(SamplingFailed, match=r"after 1 attempts: .*returned an error \(429\): slow down"):
+            call(OpenAIChatModel("m", server.url, retry_seconds=0.6), retries=0)
+    assert time.perf_counter() - started < 5 and len(server.asked) <= 3
+
+
+def test_pauses_get_longer_while_the_server_stays_busy() -> None:
+    times: list[float] = []
+
+    def busy(asked: dict[str, Any], number: int) -> Reply:
+        times.append(time.perf_counter())
+        return refused(503, "loading") if number < 4 else said("two")
+
+    with serving(busy) as server:
+        assert ask(OpenAIChatModel("m", server.url)).text == "two"
+    first, second, third = (later - earlier for earlier, later in pairwise(times))
+    assert 0.25 <= first < second + 0.3 and 0.5 <= second < third + 0.6 and 1.0 <= third < 5
+
+
+def test_a_server_that_goes_away_and_comes_back() -> None:
+    """A server that has answered once is waited for; one that never did is not (its URL is wrong)."""
+    with serving(said("two")) as server:
+        model = OpenAIChatModel("m", server.url)
+        assert ask(model).text == "two"
+        port = server.server_port
+
+    async def once() -> ChatReply:
+        async with model:
+            return await model.chat(CHAT, SamplingParams(9))
+
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(asyncio.run, once())
+        time.sleep(0.4)
+        with serving(said("three"), port):
+            assert waiting.result(20).text == "three"
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Reply(429, b'{"error": {"message": "You exceeded your quota", "code": "insufficient_quota"}}'),
+        refused(402, "Insufficient Balance"),
+    ],
+)
+def test_a_spent_quota_is_not_asked_again(reply: Reply) -> None:
+    with serving(reply) as server:
+        with pytest.raises(MetaAgentXError, match=r"has no quota left for the key in OPENAI_API_KEY \(4\d\d\): "):
+            call(OpenAIChatModel("m", server.url))
+    assert len(server.asked) == 1
 
 
 def test_a_server_that_stays_broken_is_an_infra_fault(
     runner: asyncio.Runner, sandbox: Sandbox, graders: Graders
 ) -> None:
     async def faults(url: str) -> list[tuple[str, str] | None]:
-        async with OpenAIChatModel("m", url) as model:
+        async with OpenAIChatModel("m", url, retry_seconds=0.1) as model:
             shared = with_speakers(resources(model, model, sandbox, graders), retries=1)
             rollouts = await rollout_batch(
                 [TASK, other], shared, RolloutOptions(RolloutConfig(designs=1, executions=1, retries=0)), ("test",)
@@ -350,7 +316,7 @@ def test_a_run_ends_when_the_server_answers_nothing(runner: asyncio.Runner, sand
 def test_refusals_are_one_line_without_the_key(status: int, says: str) -> None:
     with serving(refused(status, f"Wrong:\n{KEY}\nis no good")) as server:
         with pytest.raises(BackendError if status == 500 else MetaAgentXError) as caught:
-            ask(OpenAIChatModel("m", server.url))
+            ask(OpenAIChatModel("m", server.url, retry_seconds=0))
     text = str(caught.value)
     assert text.startswith(f"'m' at {server.url} {says}") and "\n" not in text
     assert KEY not in "".join(traceback.format_exception(caught.value))
@@ -517,6 +483,46 @@ def test_a_conversation_beyond_the_servers_context(words: str) -> None:
     assert len(server.asked) == 1
 
 
+ROOM = (
+    "This model's maximum context length is 4096 tokens. However, you requested 5096 tokens (4000 in the messages, "
+    "1096 in the completion). Please reduce the length of the messages or completion.",
+    "'max_tokens' or 'max_completion_tokens' is too large: 1096. This model's maximum context length is 4096 tokens "
+    "and your request has 4000 input tokens (1096 > 4096 - 4000). (parameter=max_tokens, value=1096)",
+    "Requested token count exceeds the model's maximum context length of 4096 tokens. You requested a total of 5096 "
+    "tokens: 4000 tokens from the input messages and 1096 tokens for the completion.",
+    "This model's maximum context length is 4096 tokens. However, you requested 1096 output tokens and your prompt "
+    "contains at least 3001 input tokens, for a total of at least 4097 tokens.",
+)
+
+
+@pytest.mark.parametrize("words", ROOM)
+def test_a_reply_gets_the_room_that_the_prompt_leaves(words: str) -> None:
+    """As in training, where the length of a reply is cut to the rest of the context."""
+    exact = "at least" not in words
+
+    def room(asked: dict[str, Any], number: int) -> Reply:
+        return said("two") if asked.get("max_tokens", 0) <= 96 else refused(400, words)
+
+    with serving(room) as server:
+        assert ask(OpenAIChatModel("m", server.url), params=SamplingParams(1096)).text == "two"
+    lengths = [asked["max_tokens"] for asked in server.asked]
+    assert lengths == ([1096, 96] if exact else [1096, 548, 274, 137, 68])
+
+
+@pytest.mark.parametrize("words", ROOM)
+def test_a_prompt_without_room_for_a_reply_overflows(words: str) -> None:
+    with serving(refused(400, words.replace("4000", "4096"))) as server:
+        with pytest.raises(ContextOverflow, match="has no room for the conversation"):
+            call(OpenAIChatModel("m", server.url))
+    assert len(server.asked) <= 3
+
+
+def test_a_context_overflow_that_only_the_code_tells() -> None:
+    body = b'{"error": {"message": "Please shorten your messages.", "code": "context_length_exceeded"}}'
+    with serving(Reply(400, body)) as server, pytest.raises(ContextOverflow):
+        call(OpenAIChatModel("m", server.url))
+
+
 def test_a_server_that_is_not_there() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
@@ -637,6 +643,55 @@ def test_one_model_in_four_event_loops_at_once() -> None:
         done = [threads.submit(ask, model) for _ in range(4)]
         assert [one.result().text for one in done] == ["two"] * 4
     assert model.stats()["requests"] == 4
+
+
+def check(model: OpenAIChatModel, seconds: float = 20) -> None:
+    async def once() -> None:
+        async with model:
+            await model.check(seconds)
+
+    asyncio.run(once())
+
+
+@pytest.mark.parametrize("models", [[], ["m"], ["a", "m"], ["a", "b"]])
+def test_a_check_is_one_short_request(models: list[str]) -> None:
+    """A server with many models routes by name, so that its own reply counts: aliases are not always listed."""
+    with serving(said("Hi")) as server:
+        server.models = models
+        check(OpenAIChatModel("m", server.url, extra_body={"top_k": 3}))
+    assert [(asked["max_tokens"], asked["top_k"]) for asked in server.asked] == [(16, 3)]
+
+
+@pytest.mark.parametrize(
+    ("reply", "models", "says"),
+    [
+        (refused(401, f"bad {KEY}"), [], r"'m' at {url} refuses access (401) with the key in OPENAI_API_KEY"),
+        (refused(404, "no m"), ["a", "b"], r"'m' at {url} was not found (404), .*: no m; the server has 'a', 'b'"),
+        (refused(404, "no m"), list("abcdefg"), r".*; the server has 'a', 'b', 'c', 'd', 'e', ..."),
+        (refused(404, "no m"), ["m"], r"'m' at {url} was not found (404), .*: no m"),
+        (said("I am x"), ["x"], r"{url} has no model 'm'; the server has 'x'"),
+        (Reply(400, b'{"detail": "pinned to x"}'), [], r"'m' at {url} returned an error (400): pinned to x"),
+        (Reply(200, b"<html>"), [], r"'m' at {url} did not return a chat completion, but '<html>'"),
+        (refused(500, "broken"), [], r"'m' at {url} returned an error (500): broken"),
+        (refused(400, "context length"), [], r"'m' at {url} has no room for the conversation: context length"),
+    ],
+)
+def test_a_check_says_what_is_wrong_in_one_line(reply: Reply, models: list[str], says: str) -> None:
+    with serving(reply) as server:
+        server.models = models
+        with pytest.raises(MetaAgentXError) as caught:
+            check(OpenAIChatModel("m", server.url, retry_seconds=0))
+    pattern = re.escape(says.replace("{url}", server.url)).replace(r"\.\*", ".*")
+    assert re.fullmatch(pattern, str(caught.value)), str(caught.value)
+    assert KEY not in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_check_has_a_deadline() -> None:
+    done = threading.Event()
+    with serving(lambda asked, number: said(str(done.wait(30)))) as server:
+        with pytest.raises(MetaAgentXError, match=r"'m' at http.* did not reply within 0\.3 s"):
+            check(OpenAIChatModel("m", server.url), 0.3)
+        done.set()
 
 
 def test_it_cannot_be_trained() -> None:

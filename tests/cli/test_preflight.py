@@ -119,6 +119,13 @@ REFUSED = {
     "eval run --initial-model cut": r"cut/model\.safetensors is truncated .*",
     "eval run --against cut": r"cut/model\.safetensors is truncated .*",
     "eval cut_run": r"cut_run/checkpoints/000001/executor/model\.safetensors is truncated .*",
+    "eval --model cut --tasks jsonl:own.jsonl --split train": r"cut/model\.safetensors is truncated .*",
+    "eval --model missing --tasks jsonl:own.jsonl --split train": "no model at missing: .*",
+    "eval --model model --tasks jsonl:lost.jsonl --split train": GRADER,
+    "eval --model model": "a model without a run has no tasks of its own: .*",
+    "eval --model m --base-url http://127.0.0.1:1/v1 --tasks jsonl:own.jsonl --split train": (
+        r"http://127\.0\.0\.1:1/v1 cannot be reached: .*"
+    ),
     "coldstart jsonl:lost.jsonl --out taught --set tasks.held_out=0": GRADER,
     "coldstart gsm9k --out taught": "no source 'gsm9k': .*",
     "coldstart jsonl:own.jsonl --out own.jsonl/taught": "own.jsonl/taught cannot be a directory: .*",

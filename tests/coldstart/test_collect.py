@@ -231,9 +231,9 @@ def test_a_teacher_is_not_compared_with_itself() -> None:
         ),
         (Teacher("m", "http://x/v1", extra_body="[1]"), "--extra-body is not a JSON object: expected one, such as '{"),
         (Teacher("m", "http://x/v1", extra_body='{"stream": true}'), "invalid key 'stream' in extra_body"),
-        (Teacher("m", "http://x/v1", "NO_KEY_HERE"), "--key-env NO_KEY_HERE: this variable is not set or empty"),
+        (Teacher("m", "http://x/v1", "NO_KEY_HERE"), "--api-key-env NO_KEY_HERE: this variable is not set or empty"),
         (Teacher(base_url="http://x/v1"), "--base-url is for a teacher on a server: name its model with --teacher"),
-        (Teacher(key_env="NO_KEY_HERE"), "--key-env is for a teacher on a server"),
+        (Teacher(key_env="NO_KEY_HERE"), "--api-key-env is for a teacher on a server"),
         (Teacher(extra_body="{}"), "--extra-body is for a teacher on a server"),
     ],
 )

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metaagentx.backends.scripted import ScriptedPolicy
-from metaagentx.cli.evaluation_request import EvalRequest, evaluate_run, task_sets
+from metaagentx.cli.evaluation_request import RunRequest, evaluate_run, task_sets
 from metaagentx.errors import MetaAgentXError
 from metaagentx.evaluation import Evaluation, EvaluationOptions, Method, Outcome, evaluate, pass_at, standard_methods
 from metaagentx.evaluation.figures import Comparison, compare, interval, mean_tokens, summarize
@@ -533,7 +533,7 @@ def test_the_papers_sets_are_the_published_rows(nano: Path, tmp_path: Path, monk
     monkeypatch.chdir(tmp_path)
     paper_data(tmp_path / "data")
     config = load_config(nano.parent / "recipe.toml")
-    request = EvalRequest(run=nano, tasks=("paper",))
+    request = RunRequest(run=nano, tasks=("paper",))
     all_tests, positions = task_sets(config, request)
     public, _ = task_sets(config, replace(request, public_tests=True))
     assert positions is None and list(all_tests) == list(public) == list(PAPER_SETS)
@@ -580,7 +580,7 @@ def test_a_model_that_cannot_be_trained_is_evaluated(nano: Path, tmp_path: Path)
     from tests.backends.learners import write_untrainable
 
     other = write_untrainable(tmp_path / "cohere")
-    request = EvalRequest(run=nano, initial_model=other, methods=("cold start",), limit=1, out=tmp_path / "out")
+    request = RunRequest(run=nano, initial_model=other, methods=("cold start",), limit=1, out=tmp_path / "out")
     asyncio.run(evaluate_run(request))
     (row,) = json.loads((tmp_path / "out" / "evaluation.json").read_text())["overall"]["rows"]
     assert (row["method"], row["infra"], row["fault_kinds"]) == ("cold start", 0, {"no_script": 2})
@@ -610,7 +610,7 @@ def test_a_bad_request_is_one_line(nano: Path, tmp_path: Path, complaint: str, m
     Path("broken.py").write_text("from workflow import")
     for name in ("tool.py", "two.py", "TWO_.py"):
         Path(name).write_text(HEAD + 'workflow.add_node(AgentNode("Solver", "Solve."))' + RUN)
-    request = replace(EvalRequest(run=nano, out=tmp_path / "out"), **BAD[complaint])
+    request = replace(RunRequest(run=nano, out=tmp_path / "out"), **BAD[complaint])
     with pytest.raises(MetaAgentXError) as refused:
         asyncio.run(evaluate_run(request))
     assert complaint in str(refused.value) and "\n" not in str(refused.value)

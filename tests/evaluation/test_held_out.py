@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from metaagentx.backends.local.build import build_policies
 from metaagentx.cli.eval import evaluate_command
-from metaagentx.cli.evaluation_request import EvalRequest, evaluate_run
+from metaagentx.cli.evaluation_request import RunRequest, evaluate_run
 from metaagentx.config import load_config
 from metaagentx.evaluation.figures import by_task, mean_over_tasks
 from metaagentx.evaluation.held_out import seed_positions, training_subset
@@ -64,7 +64,7 @@ def test_the_eval_command_gives_the_figure_that_training_recorded(
     if measured == HELD_OUT:
         assert written["overall"]["rows"][0]["average"] == recorded
     # The tasks that training measured have the same outcomes, whatever else is measured.
-    request = EvalRequest(run.directory, methods=("metaagentx",), samples=3, out=tmp_path / "out")
+    request = RunRequest(run.directory, methods=("metaagentx",), samples=3, out=tmp_path / "out")
     outcomes = [outcome for part in runner.run(evaluate_run(request)).evaluation.outcomes.values() for outcome in part]
     held_out = config.load_tasks().held_out
     chosen = {held_out[index].id for index in training_subset(HELD_OUT, measured)}

@@ -32,7 +32,8 @@ def coldstart(  # noqa: PLR0913, PLR0917  options of a command
     ] = None,
     teacher: Annotated[str, typer.Option(help="Model name on the server, or `programmed`.")] = "programmed",
     base_url: Annotated[str | None, typer.Option(help="URL of an OpenAI-compatible server.")] = None,
-    key_env: Annotated[str | None, typer.Option(help="Variable with the API key. Default: OPENAI_API_KEY.")] = None,
+    api_key_env: Annotated[str | None, typer.Option(help="Variable with the API key. Default: OPENAI_API_KEY.")] = None,
+    key_env: Annotated[str | None, typer.Option(hidden=True, help="Earlier name of --api-key-env.")] = None,
     extra_body: Annotated[str | None, typer.Option(help="JSON object to add to each request.")] = None,
     count: Annotated[int, typer.Option(help="The most tasks to solve.", min=1, max=10**8)] = 1000,
     batch: Annotated[int, typer.Option(help="Tasks per batch; each finished batch is saved.", min=1)] = 256,
@@ -66,7 +67,7 @@ def coldstart(  # noqa: PLR0913, PLR0917  options of a command
         batch=batch,
         targets={role: target for role, target in targets.items() if target is not None},
     )
-    work = run_cold_start(out, config, options, Teacher(teacher, base_url, key_env, extra_body))
+    work = run_cold_start(out, config, options, Teacher(teacher, base_url, api_key_env or key_env, extra_body))
     rows, usage = interrupts.run(work)
     for line in describe(out, options, rows, usage):
         typer.echo(line)

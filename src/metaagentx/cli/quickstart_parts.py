@@ -23,7 +23,7 @@ from ..report import write_report
 from ..runs import Run, command, evaluation_directory
 from ..runs.work import check_same_settings
 from .assembly import collect_from_teacher, load_run_recipe, train_run
-from .evaluation_request import EvalRequest, evaluate_run
+from .evaluation_request import RunRequest, evaluate_run
 from .preflight import RESUME_HINT, check_output_directory, prepare_tasks
 
 TEACHER_MIXTURE = (
@@ -118,7 +118,7 @@ async def reinforce(config: Config, paths: QuickstartPaths, recipe: str) -> Run:
 
 async def evaluate_quickstart(paths: QuickstartPaths, tested: int) -> Evaluation:
     """Evaluate the run, the cold start, fixed designs and single agents on tasks that no part has seen."""
-    request = EvalRequest(paths.run, initial_model=paths.student, split="test", limit=tested, checkpoint="last")
+    request = RunRequest(paths.run, initial_model=paths.student, split="test", limit=tested, checkpoint="last")
     return (await evaluate_run(request)).evaluation
 
 

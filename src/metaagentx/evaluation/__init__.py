@@ -9,7 +9,7 @@ A second call with the same directory resumes an evaluation that was stopped.
 
 from .figures import Comparison, MethodFigures, pass_at
 from .measure import EvaluationOptions, evaluate
-from .methods import Method, standard_methods
+from .methods import Method, model_methods, standard_methods
 from .outcomes import Outcome
 from .result import Evaluation
 
@@ -21,6 +21,7 @@ __all__ = [
     "MethodFigures",
     "Outcome",
     "evaluate",
+    "model_methods",
     "pass_at",
     "standard_methods",
 ]

@@ -46,6 +46,8 @@ class EvaluationOptions:
     checkpoint: int | None = None
     """The step of the measured checkpoint, written to evaluation.json for readers, as is `split`."""
     split: str = ""
+    model: str = ""
+    """The model that was measured without a run, written to evaluation.json as well."""
     held_out: Mapping[str, Sequence[int]] | None = None
     """By set, the `seed_positions` of its tasks, if they are the held-out tasks of a run. They then have the seeds of
     training, and overall figures are means over tasks: the solve rate is the one that training records."""
@@ -85,6 +87,7 @@ async def evaluate(
             seed=options.seed,
             checkpoint=options.checkpoint,
             split=options.split,
+            model=options.model,
             against=baseline,
             methods=names,
             votes=job.votes,
@@ -225,7 +228,7 @@ class _Job:
                 "cpu_seconds": rollout.rollout.cpu_seconds,
             },
             "allow_hard_coded": rollout.reward.allow_hard_coded,
-            "manual": rollout.manual,
+            "manual": method.manual,
         }
         # Only where it is set, so that an evaluation that an earlier version began can be resumed.
         if rollout.reward.allow_fed:

@@ -74,6 +74,8 @@ class Evaluation:
     """The step of the measured checkpoint, if it belongs to a run."""
     split: str = ""
     """The split of the tasks, such as `test`, or `held-out`; empty if it is not known."""
+    model: str = ""
+    """The model, if it was measured without a run."""
     against: str
     """The method that all others are compared with."""
     methods: tuple[str, ...]
@@ -134,10 +136,11 @@ class Evaluation:
     def about(self) -> str:
         """Return what was measured, in a few sentences."""
         samples = "1 sample" if self.samples == 1 else f"{self.samples} samples"
-        checkpoint = "" if self.checkpoint is None else f"Checkpoint of step {self.checkpoint}. "
+        measured = "" if self.checkpoint is None else f"Checkpoint of step {self.checkpoint}. "
+        measured += f"Model {self.model}. " if self.model else ""
         tasks = f"task ({self.split})" if self.split else "task"
         return (
-            f"{checkpoint}{samples} of each {tasks}, the same tasks and seeds for all methods (seed {self.seed}). "
+            f"{measured}{samples} of each {tasks}, the same tasks and seeds for all methods (seed {self.seed}). "
             "Solved: the share of samples that solve their task, with the 95 % bootstrap interval over tasks. Tokens "
             "(of both roles), calls and seconds are per sample."
         )

@@ -67,7 +67,7 @@ class Evaluator:
         options, path = replace(self.options, strict=True), (*seed_path, key.sample)
         if method.designer is not None:
             design = await write_script(
-                task, method.designer, seed_of(*path), options.rollout, options.prompts, options.manual
+                task, method.designer, seed_of(*path), options.rollout, options.prompts, method.manual
             )
         else:
             assert method.script is not None

@@ -113,6 +113,12 @@ def train_tokenizer(vocabulary: int, texts: Sequence[str] = ()) -> Any:
         tokenizer_object=bpe, eos_token=END, pad_token=PAD, additional_special_tokens=special[2:]
     )
     tokenizer.chat_template = TEMPLATE
+    # Without it, `transformers serve` looks for the chat format of published Qwen3 models and returns the prompt too.
+    tokenizer.response_template = {
+        "defaults": {"role": "assistant"},
+        "start_anchor": "<|assistant|>",
+        "fields": {"content": {"close": END, "content": "text"}},
+    }
     return tokenizer
 
 
