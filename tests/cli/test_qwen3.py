@@ -122,4 +122,6 @@ def test_qwen3_learns_without_thinking_under_its_own_prompts(tmp_path: Path, mot
     config_file = run.directory / "config.toml"
     config_file.write_text(config_file.read_text().replace("enable_thinking = false", "enable_thinking = true"))
     done = mother.run(run.directory, *evaluation, command="eval")
-    assert done.code == 2 and "has results with another designer" in done.err, "another template, other replies"
+    assert done.code == 2 and "has results with another designer.chat_template" in done.err, (
+        "another template, other replies"
+    )

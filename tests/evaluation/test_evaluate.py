@@ -291,7 +291,10 @@ OTHERS: dict[str, Callable[[Measure, Actor], object]] = {
         fixed("single", actor), held_out={name: range(len(tasks)) for name, tasks in TASKS.items()}
     ),
     "another tasks": lambda measure, actor: measure(fixed("single", actor), sets={"small": TASKS["small"][:2]}),
-    "another executor": lambda measure, actor: measure(fixed("single", Thoughtless("never asked"))),
+    "another executor.chat_template": lambda measure, actor: measure(fixed("single", Thoughtless("never asked"))),
+    "another executor.temperature": lambda measure, actor: measure(
+        replace(fixed("single", actor), executor=replace(fixed("single", actor).executor, temperature=0.0))
+    ),
 }
 
 
