@@ -22,9 +22,9 @@ Text = Annotated[str, Field(min_length=1)]
 TemplateArguments: TypeAlias = dict[str, bool | int | float | str]
 """Arguments of a chat template, by name."""
 RESERVED_ARGUMENTS = frozenset(
-    """conversation messages tools documents chat_template add_generation_prompt continue_final_message tokenize
-    sanitize_control_tokens padding truncation max_length return_tensors return_dict return_assistant_tokens_mask
-    tokenizer_kwargs""".split()  # noqa: SIM905
+    """self conversation conversations messages tools documents chat_template add_generation_prompt
+    continue_final_message tokenize sanitize_control_tokens padding truncation max_length return_tensors return_dict
+    return_assistant_tokens_mask tokenizer_kwargs""".split()  # noqa: SIM905
 )
 """Arguments of transformers' `apply_chat_template` itself: the backend sets them."""
 # Without the validator, pydantic takes 0 for false.

@@ -170,3 +170,12 @@ class SamplerStats(Protocol):
 
     def stats(self) -> Metrics:
         """Return totals since the start, such as `sampled_tokens` and `busy_seconds`."""
+
+
+@runtime_checkable
+class HasChatTemplate(Protocol):
+    """A model whose chat template takes arguments."""
+
+    @property
+    def template_arguments(self) -> Mapping[str, object]:
+        """The arguments, which its replies depend on."""

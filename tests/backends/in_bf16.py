@@ -13,6 +13,7 @@ import tests.backends.learners as learners
 
 # isort: split
 import torch
+from safetensors.torch import load_file, save_file
 
 from metaagentx.backends.local.checkpoint import load_checkpoint, save_checkpoint
 from metaagentx.backends.local.forward import PackedModel
@@ -166,6 +167,23 @@ def test_a_stopped_run_goes_on_to_the_same_bits(directory: Path, tmp_path: Path,
     saved = Learner(load_model(directory, dtype="bfloat16"))
     load_checkpoint(saved, tmp_path / "5" / "designer")
     assert all(torch.equal(exact.parameters[name], master) for name, master in saved.model.masters.items())
+
+
+def test_a_run_of_an_earlier_version_goes_on(directory: Path, tmp_path: Path) -> None:
+    """There were no masters, and the moments were bf16."""
+    learner = Learner(load_model(directory, dtype="bfloat16"))
+    learn(learner, 1)
+    save_checkpoint(learner, "designer", tmp_path / "old")
+    training = tmp_path / "old" / "training"
+    moments = load_file(training / "optimizer.safetensors")
+    old = {name: tensor if "step/" in name else tensor.bfloat16() for name, tensor in moments.items()}
+    save_file(old, training / "optimizer.safetensors")
+    (training / "masters.safetensors").unlink()
+    resumed = Learner(load_model(directory, dtype="bfloat16"))
+    load_checkpoint(resumed, tmp_path / "old")
+    learn(resumed, 1)
+    assert resumed.state.steps == 2
+    assert {tensor.dtype for state in resumed.moments.values() for tensor in state.values()} == {torch.float32}
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])

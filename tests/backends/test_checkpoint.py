@@ -182,6 +182,18 @@ def test_a_shared_lora_is_written_once(directory: Path, tmp_path: Path) -> None:
     assert digest(other) == digest(learner)
 
 
+def test_shared_weights_are_found_through_a_link_and_from_inside(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = load_model(directory)
+    for role in ("designer", "executor"):
+        save_checkpoint(Learner(model), role, tmp_path / "saved" / role)
+    (tmp_path / "mine").symlink_to(tmp_path / "saved" / "executor")
+    monkeypatch.chdir(tmp_path / "saved" / "executor")
+    for path in (tmp_path / "mine", Path()):
+        assert model_directory(path) == (tmp_path / "saved" / "designer").resolve()
+
+
 def test_half_of_a_checkpoint_says_what_it_lacks(directory: Path, tmp_path: Path) -> None:
     model = load_model(directory)
     for role in ("designer", "executor"):

@@ -199,6 +199,19 @@ def test_gradients_gather_over_calls_until_the_step() -> None:
     assert learner.model.version == 1
 
 
+def test_the_cosine_of_two_gradients_does_not_depend_on_their_order() -> None:
+    """Sets of names have another order in each process, and the backward pass has its own."""
+    model = learners.random_model()
+    sides = [Learner(model), Learner(model)]
+    for learner in sides:
+        learner.gradients = {name: torch.ones(1, dtype=torch.float64) for name in learner.parameters}
+        learner.gradients[next(iter(learner.parameters))] *= 1e8
+    cosine = sides[0].gradient_cosine(sides[1])
+    for learner in sides:
+        learner.gradients = dict(reversed(learner.gradients.items()))
+        assert sides[0].gradient_cosine(sides[1]) == cosine
+
+
 def test_the_gradient_is_clipped_and_its_norm_told() -> None:
     learner = Learner(learners.random_model(), OptimizerConfig(gradient_clip=0.01, beta1=0.0, beta2=0.0))
     learner.forward_backward([learners.datum((1, 2), (3, 4))], "cross_entropy", LossConfig())

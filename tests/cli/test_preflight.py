@@ -133,6 +133,12 @@ REFUSED = {
     "sft chats.jsonl --model preset:giant --out taught": "unknown preset giant: .*",
     "sft chats.jsonl --model model --out taught": r"chats\.jsonl does not exist: .*",
     "sft chats.jsonl --model model --out nowhere": r"nowhere is a symbolic link that leads nowhere .*",
+    "sft chats.jsonl --model model --out taught --set optimizer.weight_decay=1": (
+        "--set optimizer.weight_decay=1: sft takes model.chat_template only: .*"
+    ),
+    "train recipe.toml --set model.chat_template.conversations=1": (
+        r".*model\.chat_template\.conversations: the backend sets this argument: remove it"
+    ),
     "quickstart --recipe lost.toml --dir quick": "lost.toml cannot be read .*",
     "quickstart --recipe odd.toml --dir quick": "no source 'gsm9k': .*",
     "quickstart --recipe recipe.toml --dir own.jsonl/quick": "own.jsonl/quick cannot be a directory: .*--dir",

@@ -15,6 +15,7 @@ from transformers import AutoTokenizer
 
 from metaagentx.backends.local import new_model
 from metaagentx.backends.local.chat import ChatTokenizer
+from metaagentx.backends.model_files import model_directory
 from metaagentx.config import PromptsConfig, load_config
 from metaagentx.rollout.designer import design_messages
 from metaagentx.runs import Run
@@ -108,7 +109,7 @@ def test_qwen3_learns_without_thinking_under_its_own_prompts(tmp_path: Path, mot
     for call in second:  # the empty thought of the first turn is still there, which the template would leave out
         thought = len(silent.encode_chat(call.messages[:2])) - len(thinking.encode_chat(call.messages[:2]))
         assert call.prompt_tokens == len(silent.encode_chat(call.messages)) + thought
-    trained = run.checkpoint_at(2) / "executor"
+    trained = model_directory(run.checkpoint_at(2) / "executor")
     before, after = (load_file(path / "model.safetensors") for path in (tmp_path / "student", trained))
     assert any(not torch.equal(before[name], after[name]) for name in before)
     assert (trained / "chat_template.jinja").read_text() == TEMPLATE
@@ -118,3 +119,9 @@ def test_qwen3_learns_without_thinking_under_its_own_prompts(tmp_path: Path, mot
     assert done.code == 0, done.err
     result = json.loads((tmp_path / "out" / "evaluation.json").read_text())
     assert result["overall"]["rows"][0]["average"] == metrics[1]["evaluation/solved"]
+    config_file = run.directory / "config.toml"
+    config_file.write_text(config_file.read_text().replace("enable_thinking = false", "enable_thinking = true"))
+    done = mother.run(run.directory, *evaluation, command="eval")
+    assert done.code == 2 and "has results with another designer.chat_template" in done.err, (
+        "another template, other replies"
+    )

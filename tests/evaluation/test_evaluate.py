@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given, settings
@@ -278,6 +278,10 @@ def test_a_stopped_evaluation_resumes_with_the_same_results(measure: Measure, tm
     assert again.asked == []
 
 
+class Thoughtless(Actor):
+    template_arguments: ClassVar = {"enable_thinking": False}
+
+
 OTHERS: dict[str, Callable[[Measure, Actor], object]] = {
     "another samples": lambda measure, actor: measure(fixed("single", actor), samples=2),
     "another seed": lambda measure, actor: measure(fixed("single", actor), seed=1),
@@ -287,6 +291,10 @@ OTHERS: dict[str, Callable[[Measure, Actor], object]] = {
         fixed("single", actor), held_out={name: range(len(tasks)) for name, tasks in TASKS.items()}
     ),
     "another tasks": lambda measure, actor: measure(fixed("single", actor), sets={"small": TASKS["small"][:2]}),
+    "another executor.chat_template": lambda measure, actor: measure(fixed("single", Thoughtless("never asked"))),
+    "another executor.temperature": lambda measure, actor: measure(
+        replace(fixed("single", actor), executor=replace(fixed("single", actor).executor, temperature=0.0))
+    ),
 }
 
 

@@ -38,12 +38,13 @@ def model_directory(path: Path) -> Path:
         return path
     with _translate_read_errors(path):
         name = _read_object(path / SHARED).get("weights")
-    if not isinstance(name, str) or Path(name).name != name or not path.with_name(name).is_dir():
+    beside = path.resolve().parent  # of a link's target, and also where the path is "."
+    if not isinstance(name, str) or Path(name).name != name or not (beside / name).is_dir():
         raise MetaAgentXError(
             f"{path / SHARED} names {name!r} as the directory beside it with the weights, which does not exist: copy "
             "the whole checkpoint"
         )
-    return path.with_name(name)
+    return beside / name
 
 
 def check_model(path: Path, gguf_file: str | None = None, origin: str = "") -> None:

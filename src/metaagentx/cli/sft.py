@@ -31,9 +31,13 @@ def sft(  # noqa: PLR0913, PLR0917  options of a command
     from ..coldstart.sft import SftOptions, run_sft, sft_settings
     from ..config import load_config
     from ..config.bundled import find_recipe
+    from ..errors import MetaAgentXError
     from ..runs.work import check_same_settings
     from .preflight import RESUME_HINT, check_model_setting, check_new
 
+    for override in overrides or ():
+        if not override.strip().startswith("model.chat_template"):
+            raise MetaAgentXError(f"--set {override}: sft takes model.chat_template only: use its own options")
     settings = [] if recipe else [*NO_RECIPE, 'tasks.train="none"']
     path = None if recipe is None else find_recipe(recipe)
     chat_template = load_config(path, [*settings, *(overrides or ())], require_peers=False).model.chat_template

@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias
 
 from ..atomic import exclusive_lock
 from ..errors import MetaAgentXError
+from ..policy import HasChatTemplate
 from ..progress import CountProgress
 from ..rollout.designer import DEFAULT_PROMPTS
 from ..rollout.sampling import RoleSampler
@@ -243,7 +244,13 @@ class _Job:
 
 
 def _sampling(sampler: RoleSampler | None) -> JSON:
-    return None if sampler is None else {"max_tokens": sampler.max_tokens, "temperature": sampler.temperature}
+    if sampler is None:
+        return None
+    policy = sampler.policy
+    arguments = dict(policy.template_arguments) if isinstance(policy, HasChatTemplate) else {}
+    # Only where there are any, so that an evaluation that an earlier version began can be resumed.
+    template: dict[str, JSON] = {"chat_template": _digest(repr(sorted(arguments.items())))} if arguments else {}
+    return {"max_tokens": sampler.max_tokens, "temperature": sampler.temperature, **template}
 
 
 def _digest(text: str) -> str:

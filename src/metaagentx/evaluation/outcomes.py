@@ -79,7 +79,8 @@ class OutcomeFile:
         os.truncate(self._path, whole)  # a line that was cut off must not swallow the next one
         lines = read_lines(self._path)
         written = next(lines, {})
-        other = [name for name in {**header, **written} if header.get(name) != written.get(name)]
+        asked, saved = _flatten(header), _flatten(written)
+        other = [name for name in {**asked, **saved} if asked.get(name) != saved.get(name)]
         if other:
             raise MetaAgentXError(
                 f"{self._path} has results with another {other[0]}: choose another directory with --out, or remove "
@@ -101,6 +102,15 @@ class OutcomeFile:
             str(self._path), "finished outcomes are saved; fix this, then run the same command again"
         ):
             yield
+
+
+def _flatten(header: Mapping[str, JSON]) -> dict[str, JSON]:
+    """Return the settings of a header, those of its sections by dotted names, such as `executor.temperature`."""
+    settings: dict[str, JSON] = {}
+    for name, value in header.items():
+        section = {f"{name}.{key}": inner for key, inner in value.items()} if isinstance(value, dict) else {name: value}
+        settings |= section
+    return settings
 
 
 def _slug(name: str) -> str:

@@ -35,7 +35,7 @@ class ChatTokenizer:
                 "chat_template.jinja beside tokenizer.json"
             )
         self.hf = tokenizer
-        self._arguments = dict(template_arguments or {})
+        self.template_arguments = dict(template_arguments or {})
         self._special = frozenset(tokenizer.all_special_ids)
         known = {*end_tokens} | ({tokenizer.eos_token_id} - {None})
         opening = self._after_turn([{"role": "user", "content": "."}])[0]
@@ -81,11 +81,11 @@ class ChatTokenizer:
         plain = [dict(message) for message in messages]
         try:
             text: str = self.hf.apply_chat_template(
-                plain, add_generation_prompt=True, tokenize=False, **self._arguments
+                plain, add_generation_prompt=True, tokenize=False, **self.template_arguments
             )
         except (TemplateError, TypeError) as error:
             roles = ", ".join(message["role"] for message in messages)
-            given = f" with model.chat_template = {self._arguments}" if self._arguments else ""
+            given = f" with model.chat_template = {self.template_arguments}" if self.template_arguments else ""
             raise MetaAgentXError(
                 f"the chat template does not accept a conversation of {roles}{given}: {error}"
             ) from error

@@ -160,7 +160,9 @@ def _restore_optimizer(learner: Learner, tensors: Mapping[str, Tensor]) -> None:
     learner.gradients = {}
     for key, tensor in tensors.items():
         kind, _, name = key.partition("/")
-        copied = tensor.to(learner.parameters[name].device, copy=True)
+        # Earlier versions had bf16 moments of bf16 weights.
+        dtype = torch.promote_types(tensor.dtype, torch.float32)
+        copied = tensor.to(learner.parameters[name].device, dtype, copy=True)
         if kind == "gradient":
             learner.gradients[name] = copied
         else:

@@ -5,7 +5,7 @@ share the base and have a LoRA each. The learner is created when it is first nee
 here can still be sampled and evaluated.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -58,6 +58,11 @@ class LocalPolicy:
     def tokenizer(self) -> ChatTokenizer:
         """The model's tokenizer."""
         return self.model.tokenizer
+
+    @property
+    def template_arguments(self) -> Mapping[str, object]:
+        """The arguments of the chat template, `model.chat_template` in a recipe."""
+        return self.tokenizer.template_arguments
 
     @property
     def context_length(self) -> int:

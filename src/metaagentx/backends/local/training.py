@@ -200,10 +200,10 @@ class Learner:
 
     def gradient_cosine(self, other: "Learner") -> float | None:
         """Return the cosine between two accumulated gradients on the same weights; None where one of them is zero."""
-        shared = self.gradients.keys() & other.gradients.keys()
-        pairs = [(self.gradients[name], other.gradients[name]) for name in shared]
-        product = sum(float((a * b).sum()) for a, b in pairs)
-        norms = [math.sqrt(sum(float(g.square().sum()) for g in side.gradients.values())) for side in (self, other)]
+        # In the order of the weights, which no process and no backward pass changes: a sum depends on the order.
+        sides = [[side.gradients.get(name) for name in self.parameters] for side in (self, other)]
+        product = sum(float((a * b).sum()) for a, b in zip(*sides, strict=True) if a is not None and b is not None)
+        norms = [math.sqrt(sum(float(g.square().sum()) for g in side if g is not None)) for side in sides]
         return product / (norms[0] * norms[1]) if all(norms) else None
 
     def _check(self, data: Sequence[Datum], loss: LossName, options: LossConfig, temperature: float) -> None:
