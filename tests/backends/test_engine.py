@@ -189,7 +189,7 @@ def test_the_deterministic_mode_gives_the_same_bits_in_any_order_of_arrival() ->
     for attempt in range(2):
         chance = random.Random(attempt)
         order = chance.sample(range(len(asks)), len(asks))
-        engine = Engine(QWEN, deterministic=True, kv_budget_tokens=(4096, 1 << 20)[attempt])
+        engine = Engine(QWEN, deterministic=True, kv_budget_tokens=(8192, 1 << 20)[attempt])
         again = sample_all(engine, [asks[n] for n in order], chance)
         assert [first[n] for n in order] == again
 
@@ -206,7 +206,9 @@ def test_a_tiny_budget_evicts_and_queues_and_is_still_right() -> None:
     asks = asks_of([100, 10, 200, 60, 100, 250] * 3) + asks_of([250] * 4)
     assert_right(QWEN, asks, sample_all(engine, asks))
     assert engine._prefix_cache.tokens <= 512
-    with pytest.raises(MetaAgentXError, match="takes 1024 positions, and kv_budget_tokens is 512"):
+    with pytest.raises(
+        MetaAgentXError, match=r"takes 640 positions of the KV cache, and model\.kv_budget_tokens is 512"
+    ):
         sample_all(engine, [(words(500, 1), SamplingParams(100))])
 
 
@@ -387,7 +389,7 @@ def test_loras_on_one_base_are_sampled_each_with_its_own(kind: str) -> None:
 def test_a_step_has_its_own_lora_whichever_peft_has_switched_on() -> None:
     """What a compiler relies on: always the same operations on the same tensors."""
     base, designer, _ = with_loras("qwen3")
-    runner, slots = NativeRunner(designer), KVSlots(KVLayout(2, 2, 8, torch.float32, torch.device("cpu")), 128, 1)
+    runner, slots = NativeRunner(designer), KVSlots(KVLayout(2, 2, 8, torch.float32, torch.device("cpu")), 1, 128)
     logits = []
     for adapter in ("designer", "executor"):
         base.module.set_adapter(adapter)
@@ -473,10 +475,10 @@ def test_our_runner_and_that_of_transformers_agree(monkeypatch: pytest.MonkeyPat
 def test_batches_are_filled_or_kept_even(deterministic: bool, chosen: int) -> None:
     engine = Engine(QWEN, compiled=False, deterministic=deterministic, deterministic_rows=4)
     for count in (1, 3, 4):
-        engine._batches.append(DecodeBatch(engine._runner.layout, 128, 4))
+        engine._batches.append(DecodeBatch(engine._runner.layout, 128, engine._decode_step))
         for number in range(count):
-            engine._batches[-1].add(engine._make_request(tuple(words(9, number)), SamplingParams(2)), None)
-    assert len(engine._batch_for(engine._make_request(tuple(words(9, 7)), SamplingParams(2)), 1).requests) == chosen
+            engine._batches[-1].join(engine._make_request(tuple(words(9, number)), SamplingParams(2)))
+    assert len(engine._batch_for(engine._make_request(tuple(words(9, 7)), SamplingParams(2))).requests) == chosen
 
 
 @settings(deadline=None)

@@ -1,33 +1,38 @@
 """Samples completions for many callers at once: continuous batching over a KV cache with prefix reuse.
 
-Requests join and leave while others are decoded; shared prefixes are prefilled once; keys and values stay within a
-budget, and requests that do not fit wait. The work is done in the model's thread a few steps at a time, so that
-training on the same model gets its turn; if training changes the weights, running requests are prefilled again.
-An error fails all requests under way, and the engine continues empty.
+Requests join and leave while others are decoded; shared prefixes are prefilled once. A request takes pages of the KV
+cache as it grows. When the budget does not suffice for all, the youngest go back to the queue with what they have
+sampled and are prefilled again later. The queue is in the order of arrival, and the oldest request is never sent back,
+so each is finished some day. The work is done in the model's thread a few steps at a time, so that training on the same
+model gets its turn; if training changes the weights, running requests are prefilled again. When memory runs out, all
+requests go back to the queue, and half of the positions that were in use are the budget from then on. Any other error
+fails all requests under way, and the engine continues empty.
 
 A request's draws depend on its seed and on nothing else in the batch. In deterministic mode its bits do not either:
-every step has the same shape, prompts are prefilled in chunks at fixed positions, and keys and values from decoding are
-not reused, so that other requests, the order of arrival and the contents of the cache do not matter.
+every step has the same shape, prompts are prefilled in chunks at fixed positions, keys and values from decoding are
+not reused, and a request that was sent back starts over, so that other requests, the order of arrival, the budget and
+the contents of the cache do not matter.
 """
 
 import asyncio
 import gc
 import hashlib
 import logging
-import random
 import time
 from collections import Counter, deque
 from collections.abc import Sequence
 from threading import Lock
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
+from torch import Tensor
 
 from ...errors import MetaAgentXError
 from ...policy import BackendError, Completion, SamplingParams
+from ..memory_budget import default_kv_budget
 from .decoding import DecodeBatch, DecodeStep, DecodeWorkers
-from .kv_cache import PrefixCache, capacity_for
-from .memory import is_out_of_memory, one_line, raised_at, translate_out_of_memory
+from .kv_cache import PAGE, PrefixCache, size_class, whole_pages
+from .memory import available_bytes, is_out_of_memory, one_line, raised_at, translate_out_of_memory
 from .model import LocalModel
 from .model_runner import ModelRunner, NativeRunner, PrefillChunk, is_native
 from .requests import SampleRequest, StopStrings
@@ -38,11 +43,14 @@ _log = logging.getLogger(__name__)
 STEPS_PER_TURN = 16
 MAX_PREFILL_TOKENS = 4096
 """The most tokens in one prefill pass."""
+PREFILL_SECONDS = 1.0
+"""After this long, requests that are running get their next token before more prompts are prefilled."""
 BLOCK_SIZE = 16
 DETERMINISTIC_BLOCK_SIZE = 64
 SPLIT_FROM_ROWS = 32
 """When a batch has this many rows, further requests start another batch, as long as there are workers for it."""
-DEFAULT_BUDGET_BYTES = 1 << 30
+PREFIX_SHARE = 0.25
+"""The most of the budget that cached prefixes may take."""
 
 
 class Engine:
@@ -60,9 +68,9 @@ class Engine:
     ) -> None:
         """Prepare to sample from a model.
 
-        `kv_budget_tokens` limits the cached positions, by default to what fits in 1 GiB. `deterministic_rows` is the
-        number of rows of every step in that mode, used or not; another number gives other bits, and about half the
-        number of concurrent requests is fast.
+        `kv_budget_tokens` limits the cached positions, by default to what fits in half of the memory that is free now
+        and whenever the weights have changed. `deterministic_rows` is the number of rows of every step in that mode,
+        used or not; another number gives other bits, and about half the number of concurrent requests is fast.
         """
         self._model = model
         too_large = "out of memory while preparing to sample: use a smaller model, or a machine with more memory"
@@ -73,8 +81,13 @@ class Engine:
         self._max_rows = deterministic_rows if deterministic else max_batch
         self._max_batch = max_batch
         self._deterministic = deterministic
-        fits = max(DEFAULT_BUDGET_BYTES // self._runner.layout.bytes_per_token, capacity_for(model.context_length))
-        self._budget = fits if kv_budget_tokens is None else kv_budget_tokens
+        self._configured_budget = kv_budget_tokens
+        self._budget = self._measure_budget()
+        self._largest_budget: int | None = None
+        """What out of memory has left of the budget."""
+        self._failed_alone = False
+        """A single request has run out of memory, and none was finished since."""
+        self._max_prefill = MAX_PREFILL_TOKENS
         block_size = DETERMINISTIC_BLOCK_SIZE if deterministic else BLOCK_SIZE
         self._prefix_cache = PrefixCache(block_size, keep_tails=deterministic)
         self._batches: list[DecodeBatch] = []
@@ -85,16 +98,44 @@ class Engine:
         self._waiting: set[SampleRequest] = set()
         self._inbox: deque[SampleRequest] = deque()
         self._working = False
+        self._requests = 0
         self._sampled_tokens = 0
+        self._preemptions = 0
         self._busy_seconds = 0.0
+        self._active_at = time.monotonic()
+        """When it last finished a step or a prefill pass."""
 
     def stats(self) -> dict[str, float]:
-        """Return totals since the start: sampled tokens, and seconds spent in prefill and decode."""
-        return {"sampled_tokens": float(self._sampled_tokens), "busy_seconds": self._busy_seconds}
+        """Return totals since the start: sampled tokens, preempted requests, seconds spent in prefill and decode."""
+        return {
+            "sampled_tokens": float(self._sampled_tokens),
+            "preemptions": float(self._preemptions),
+            "busy_seconds": self._busy_seconds,
+        }
 
-    async def sample(self, prompt: Sequence[int], params: SamplingParams) -> Completion:
-        """Sample one completion; concurrent calls are batched."""
-        request = self._make_request(tuple(prompt), params)
+    async def sample(
+        self, prompt: Sequence[int], params: SamplingParams, timeout_seconds: float | None = None
+    ) -> Completion:
+        """Sample one completion; concurrent calls are batched.
+
+        Raises `TimeoutError` if it takes longer than the timeout from when it is admitted to a batch, or if the engine
+        does nothing for that long while it waits for that.
+        """
+        request = self._submit(self._make_request(tuple(prompt), params))
+        completion = asyncio.wrap_future(request.future)
+        try:
+            while timeout_seconds is not None and not completion.done():
+                # In this order: the other thread sets the first to None, or sets it, at any time.
+                since = request.admitted_at or max(self._active_at, request.asked_at)
+                left = since + timeout_seconds - time.monotonic()
+                if left <= 0:
+                    raise TimeoutError
+                await asyncio.wait([completion], timeout=left)
+            return await completion
+        finally:
+            completion.cancel()
+
+    def _submit(self, request: SampleRequest) -> SampleRequest:
         with self._lock:
             if not self._working:
                 try:
@@ -102,10 +143,12 @@ class Engine:
                 except RuntimeError as error:  # no more threads can be started
                     raise BackendError(f"sampling could not start: {one_line(error)}") from None
                 self._working = True
+            self._requests += 1
+            request.number = self._requests
             self._waiting.add(request)
             self._inbox.append(request)
         request.future.add_done_callback(lambda _: self._waiting.discard(request))
-        return await asyncio.wrap_future(request.future)
+        return request
 
     def _make_request(self, prompt: tuple[int, ...], params: SamplingParams) -> SampleRequest:
         room = self._model.context_length - len(prompt)
@@ -122,23 +165,34 @@ class Engine:
                 f"max_tokens must be >= 1 and temperature >= 0, got {params.max_tokens} and {params.temperature}"
             )
         max_tokens = min(params.max_tokens, room)
-        capacity = capacity_for(len(prompt) + max_tokens)
-        if capacity > self._budget:
+        needed = self._positions_alone(len(prompt) + max_tokens)
+        if needed > self._budget:
+            source = "what the free memory holds" if self._configured_budget is None else "model.kv_budget_tokens"
             raise MetaAgentXError(
-                f"a request for {max_tokens} tokens after {len(prompt)} takes {capacity} positions, and "
-                f"kv_budget_tokens is {self._budget}: raise it or request fewer tokens"
+                f"a request for {max_tokens} tokens after {len(prompt)} takes {needed} positions of the KV cache, and "
+                f"{source} is {self._budget}: raise it, request fewer tokens or use a smaller model"
             )
         tokenizer = self._model.tokenizer
         end_tokens = tokenizer.end_tokens.union(params.stop_tokens)
         stop_strings = StopStrings(params.stop, tokenizer) if params.stop else None
-        return SampleRequest(prompt, params, max_tokens, end_tokens, stop_strings, self._make_rng(prompt, params.seed))
+        return SampleRequest(prompt, params, max_tokens, end_tokens, stop_strings, self._seed_of(prompt, params.seed))
 
-    def _make_rng(self, prompt: tuple[int, ...], seed: int | None) -> random.Random:
+    def _seed_of(self, prompt: tuple[int, ...], seed: int | None) -> int | bytes | None:
         if seed is not None or not self._deterministic:
-            return random.Random(seed)
+            return seed
         digest = hashlib.sha256(repr(prompt).encode()).digest()
         self._unseeded[digest] += 1
-        return random.Random(digest + self._unseeded[digest].to_bytes(8, "big"))
+        return digest + self._unseeded[digest].to_bytes(8, "big")
+
+    def _positions_alone(self, length: int) -> int:
+        """Return how many positions a request of this length takes if it is the only one."""
+        return self._max_rows * size_class(length) if self._deterministic else whole_pages(length)
+
+    def _measure_budget(self) -> int:
+        if self._configured_budget is not None:
+            return self._configured_budget
+        layout, full_context = self._runner.layout, self._positions_alone(self._model.context_length)
+        return default_kv_budget(available_bytes(layout.device), layout.bytes_per_token, full_context)
 
     # From here on everything runs in the model's thread.
 
@@ -146,6 +200,7 @@ class Engine:
         """Run a few steps and, where requests are left, submit itself again, behind other work for the model."""
         started = time.perf_counter()
         failure: Exception | None = None
+        out_of_memory = False
         try:
             with torch.inference_mode():
                 self._drop_canceled()
@@ -155,9 +210,13 @@ class Engine:
                     self._step()
                 self._decode_step.compile_if_it_pays()
         except Exception as error:  # noqa: BLE001  the callers are waiting in other threads: each of them gets it
-            failure = self._translate(error)
-        if failure is not None:  # only here, where no traceback refers to the tensors of the failed step any more
-            self._fail_all(failure)
+            failure, out_of_memory = self._translate(error), is_out_of_memory(error)
+        # Only here, where no traceback refers to the tensors of the failed step any more.
+        if out_of_memory:
+            self._recover_memory()
+        elif failure is not None:
+            self._empty()
+            self._fail(self._waiting_requests(), failure)
         self._busy_seconds += time.perf_counter() - started
         with self._lock:
             self._working = bool(self._inbox or self._queue or self._batches)
@@ -169,30 +228,58 @@ class Engine:
         if isinstance(error, MetaAgentXError):
             return error
         _log.debug("sampling failed", exc_info=error)
-        if not is_out_of_memory(error):
-            return BackendError(f"sampling failed: {type(error).__name__} in {raised_at(error)}: {one_line(error)}")
-        with self._lock:
-            requests = len(self._waiting) - len(self._queue) - len(self._inbox)
-        return BackendError(
-            f"out of memory while sampling, with {requests} requests at once: lower model.max_batch (now "
-            f"{self._max_batch}) or model.kv_budget_tokens (now {self._budget}), or use a smaller model"
-        )
+        return BackendError(f"sampling failed: {type(error).__name__} in {raised_at(error)}: {one_line(error)}")
 
-    def _fail_all(self, failure: Exception) -> None:
+    def _recover_memory(self) -> None:
+        """Queue all requests again with half of the budget; fail a request that has run out of memory alone, twice."""
+        running, needed = self._running(), self._positions(tight=True)
+        self._empty()
+        waiting = self._waiting_requests()
+        if len(running) > 1:
+            self._largest_budget = needed // 2
+            self._max_prefill = max(PAGE, self._max_prefill // 2)
+            _log.warning(
+                "out of memory while sampling, with %d requests of %d positions: continuing with at most %d positions; "
+                "lower model.kv_budget_tokens or model.max_batch to avoid this",
+                len(running), needed, self._largest_budget,
+            )  # fmt: skip
+        elif not self._failed_alone:
+            self._failed_alone = True
+        else:
+            length = max((request.length for request in running), default=0)
+            message = (
+                f"out of memory while sampling a single request, at {length} tokens: use a smaller model, fewer tokens "
+                "(rollout.designer_tokens, rollout.executor_tokens) or a machine with more memory"
+            )
+            self._fail(running or waiting, MetaAgentXError(message))
+        self._send_back([request for request in waiting if not request.future.done()])
+
+    def _waiting_requests(self) -> list[SampleRequest]:
+        """Return all requests, wherever they were when a step failed, in the order of arrival."""
         with self._lock:
-            waiting = list(self._waiting)  # wherever they were when it failed
             self._inbox.clear()
+            return sorted(self._waiting, key=_age)
+
+    def _empty(self) -> None:
         self._queue.clear()
         self._batches.clear()
         self._prefix_cache.clear()
         gc.collect()  # a reference cycle may hold the keys and values of the failed batch
         if self._model.device.type == "cuda":
             torch.cuda.empty_cache()
-        for request in waiting:
+
+    def _fail(self, requests: list[SampleRequest], failure: Exception) -> None:
+        for request in requests:
             request.fail(type(failure)(str(failure)))
 
     def _running(self) -> list[SampleRequest]:
         return [request for batch in self._batches for request in batch.requests]
+
+    def _send_back(self, requests: list[SampleRequest]) -> None:
+        """Queue requests again, in the order of arrival."""
+        for request in requests:
+            request.admitted_at = None
+        self._queue = deque(sorted([*requests, *self._queue], key=_age))
 
     def _check_weights(self) -> None:
         """Discard everything computed from old weights, if they have changed, and queue running requests again."""
@@ -201,107 +288,187 @@ class Engine:
             self._runner.refresh_weights()
             self._version = version  # not before: a refresh that fails is repeated
             self._prefix_cache.clear()
-            self._queue.extendleft(reversed(self._running()))
+            self._send_back(self._running())
             self._batches.clear()
+            self._budget = self._measure_budget()
 
     def _drop_canceled(self) -> None:
         for batch in self._batches:
             for request in [request for request in batch.requests if request.future.cancelled()]:
                 batch.remove(request)
+        self._drop_empty()
+
+    def _drop_empty(self) -> None:
         self._batches = [batch for batch in self._batches if batch.requests]
 
     def _step(self) -> None:
         """Sample the next token of every running request."""
-        for batch in list(self._batches):
-            for request in batch.outgrown():
-                self._batch_for(request, len(batch.requests)).add(request, batch.remove(request))
-        self._batches = [batch for batch in self._batches if batch.requests]
+        self._regroup()
+        self._make_room()
         if not self._batches:
             return
         self._sampled_tokens += sum(len(batch.requests) for batch in self._batches)
         for batch, finished in zip(self._batches, self._workers.step(self._batches), strict=True):
             for request in finished:
-                kv_L_2_K_T_D = batch.remove(request)
                 if not self._deterministic:
-                    self._prefix_cache.add(request.computed_tokens(), kv_L_2_K_T_D)
-        self._batches = [batch for batch in self._batches if batch.requests]
+                    self._prefix_cache.add(request.computed_tokens(), batch.read(request))
+                batch.remove(request)
+                self._failed_alone = False
+        self._drop_empty()
+        self._active_at = time.monotonic()
 
-    def _batch_for(self, request: SampleRequest, coming: int) -> DecodeBatch:
-        """Return a batch of the right capacity with a free slot; a new one expects the requests `coming` with this."""
-        capacity = capacity_for(request.length)
-        split = not self._deterministic and len(self._batches) < self._workers.count
-        max_rows = SPLIT_FROM_ROWS if split else self._max_rows
-        batches = [b for b in self._batches if b.slots.capacity == capacity and len(b.requests) < max_rows]
+    def _regroup(self) -> None:
+        """Move requests that have outgrown their size class to a batch of the next.
+
+        With a fixed shape each moves when it must. Otherwise a batch grows as a whole, and joins another where it can.
+        """
+        moved: list[tuple[SampleRequest, DecodeBatch, Tensor]] = []
+        for batch in [batch for batch in self._batches if batch.longest > batch.size_class]:
+            partner = None if self._deterministic else self._partner(batch)
+            for request in list(batch.requests):
+                if partner is None and (not self._deterministic or request.length <= batch.size_class):
+                    continue
+                kv_L_2_K_T_D = batch.read(request)
+                batch.remove(request)
+                target = partner or self._batch_for(request)
+                target.join(request)
+                moved.append((request, target, kv_L_2_K_T_D))
+        if moved:
+            self._drop_empty()
+            self._make_room()
+        for request, target, kv_L_2_K_T_D in moved:
+            if request in target.requests:  # otherwise it was preempted
+                target.write(request, kv_L_2_K_T_D)
+
+    def _partner(self, batch: DecodeBatch) -> DecodeBatch | None:
+        """Let a batch grow into the next size class, and return the batch there that it can join."""
+        batch.size_class = size_class(batch.longest)
+        max_rows = self._max_rows_each(len(self._batches) - 1) - len(batch.requests)
+        others = [b for b in self._batches if b.size_class == batch.size_class and len(b.requests) <= max_rows]
+        return next((other for other in others if other is not batch), None)
+
+    def _max_rows_each(self, batches: int) -> int:
+        """Return when a batch is full, with this many of them."""
+        split = not self._deterministic and batches < self._workers.count
+        return SPLIT_FROM_ROWS if split else self._max_rows
+
+    def _batch_for(self, request: SampleRequest) -> DecodeBatch:
+        """Return a batch of the right size class with room for a request."""
+        needed, max_rows = size_class(request.length), self._max_rows_each(len(self._batches))
+        batches = [b for b in self._batches if b.size_class == needed and len(b.requests) < max_rows]
         batches.sort(key=lambda batch: len(batch.requests))
         if batches:
             # Batches of equal size keep the workers busy. Where a step costs the same however few rows are used, the
             # fewest batches are best.
             return batches[-1 if self._deterministic else 0]
-        expected = coming if self._deterministic else -(-coming // self._workers.count)
-        self._batches.append(DecodeBatch(self._runner.layout, capacity, min(expected, self._max_rows)))
+        self._batches.append(DecodeBatch(self._runner.layout, needed, self._decode_step))
         return self._batches[-1]
+
+    def _positions(self, tight: bool, headroom: int = 0) -> int:
+        return sum(batch.positions(tight, headroom) for batch in self._batches)
+
+    def _current_budget(self) -> int:
+        return self._budget if self._largest_budget is None else min(self._budget, self._largest_budget)
+
+    def _make_room(self) -> None:
+        """Allocate what the running requests need now. Cached prefixes, spare slots and the youngest give way to it."""
+        budget = self._current_budget()
+        while self._positions(tight=True) > budget and len(running := self._running()) > 1:
+            youngest = max(running, key=_age)
+            next(batch for batch in self._batches if youngest in batch.requests).remove(youngest)
+            self._drop_empty()
+            self._send_back([youngest])
+            self._preemptions += 1
+        tight = self._positions(tight=False) > budget
+        room = max(0, budget - self._positions(tight))
+        self._prefix_cache.evict(min(room, int(PREFIX_SHARE * budget)))
+        for batch in sorted(self._batches, key=lambda b: b.positions(tight) - b.slots.positions):  # shrink first
+            batch.allocate(tight)
 
     def _schedule(self) -> None:
         """Prefill queued requests in order, as many as `max_batch` and the KV budget allow."""
         with self._lock:
             self._queue.extend(self._inbox)
             self._inbox.clear()
-        if not self._queue:
-            return
-        running = self._running()
-        reserved = sum(capacity_for(request.max_length) for request in running)
-        scheduled: list[SampleRequest] = []
-        while self._queue and len(running) + len(scheduled) < self._max_batch:
-            needed = capacity_for(self._queue[0].max_length)
-            if reserved + needed > self._budget:
-                break
-            request = self._queue.popleft()
-            if not request.future.cancelled():
-                reserved += needed
-                scheduled.append(request)
-        self._prefix_cache.evict(self._budget - reserved)
-        while scheduled:
-            scheduled = self._prefill(scheduled)
-            self._prefix_cache.evict(self._budget - reserved)
+        stop_at = time.monotonic() + PREFILL_SECONDS
+        while self._queue and self._admit() and time.monotonic() < stop_at:
+            pass
 
-    def _prefill(self, requests: list[SampleRequest]) -> list[SampleRequest]:
-        """Prefill all but the last token of each request and return the requests that are to wait for the next round.
+    def _admit(self) -> bool:
+        """Admit requests from the queue, prefill all but the last token of each, and return whether there were any.
 
-        Those share a longer prefix with a request of this round than with the prefix cache.
+        Requests that share a longer prefix with another of this round than with the prefix cache stay for the next.
         """
         prefilling: set[int] = set()
         later: list[SampleRequest] = []
-        started: list[tuple[SampleRequest, DecodeBatch, list[PrefillChunk]]] = []
-        for request in requests:
+        admitted: list[_Admitted] = []
+        running, tokens_ahead = len(self._running()), 0
+        while self._queue and running + len(admitted) < self._max_batch and tokens_ahead < self._max_prefill:
+            request = self._queue.popleft()
+            if request.future.cancelled():
+                continue
+            if self._deterministic and request.tokens:
+                request.restart()
             tokens = request.computed_tokens()
             cached = self._prefix_cache.lookup(tokens)
             hashes = self._prefix_cache.block_hashes(tokens)
             if len(hashes) > len(cached) and hashes[len(cached)] in prefilling:
                 later.append(request)
                 continue
+            batch = self._batch_for(request)
+            batch.join(request)
+            if self._positions(tight=True, headroom=PAGE) > self._current_budget() and running + len(admitted) > 0:
+                batch.remove(request)
+                later.append(request)
+                break
             prefilling.update(hashes)
-            batch = self._batch_for(request, len(requests))
-            slot = batch.add(request, torch.cat(cached, dim=3) if cached else None)
-            start = sum(block_L_2_K_T_D.shape[3] for block_L_2_K_T_D in cached)
-            size = self._prefix_cache.block_size if self._deterministic else MAX_PREFILL_TOKENS
-            chunks = [PrefillChunk(slot, at, tokens[at : at + size]) for at in range(start, len(tokens), size)]
-            started.append((request, batch, chunks))
-        self._run_prefill(started)
-        for request, batch, chunks in started:
-            if chunks:  # otherwise all of it was cached
-                self._prefix_cache.add(request.computed_tokens(), batch.read(request))
-        return later
+            admitted.append(
+                _Admitted(request, batch, cached, sum(block_L_2_K_T_D.shape[3] for block_L_2_K_T_D in cached))
+            )
+            tokens_ahead += len(tokens) - admitted[-1].start
+        self._queue.extendleft(reversed(later))
+        self._drop_empty()
+        if admitted:
+            self._make_room()
+            self._prefill(admitted)
+        return bool(admitted)
 
-    def _run_prefill(self, started: list[tuple[SampleRequest, DecodeBatch, list[PrefillChunk]]]) -> None:
+    def _prefill(self, admitted: list["_Admitted"]) -> None:
         """Prefill many chunks in a pass; in deterministic mode one by one, so that each pass has its own shape."""
-        max_tokens = 1 if self._deterministic else MAX_PREFILL_TOKENS
+        size = self._prefix_cache.block_size if self._deterministic else self._max_prefill
+        max_tokens = 1 if self._deterministic else self._max_prefill
         pending: dict[DecodeBatch, list[PrefillChunk]] = {}
-        for _, batch, chunks in started:
-            for chunk in chunks:
+        for request, batch, cached, start in admitted:
+            request.admitted_at = time.monotonic()
+            if cached:
+                batch.write(request, torch.cat(cached, dim=3))
+            tokens, slot = request.computed_tokens(), batch.requests.index(request)
+            for at in range(start, len(tokens), size):
+                chunk = PrefillChunk(slot, at, tokens[at : at + size])
                 group = pending.setdefault(batch, [])
                 if group and sum(len(other.tokens) for other in group) + len(chunk.tokens) > max_tokens:
-                    self._runner.prefill(batch.slots, group)
+                    self._run_prefill(batch, group)
                     group.clear()
                 group.append(chunk)
         for batch, group in pending.items():
-            self._runner.prefill(batch.slots, group)
+            self._run_prefill(batch, group)
+        for request, batch, _, start in admitted:
+            if start < request.length - 1:  # otherwise all of it was cached
+                self._prefix_cache.add(request.computed_tokens(), batch.read(request))
+
+    def _run_prefill(self, batch: DecodeBatch, chunks: list[PrefillChunk]) -> None:
+        self._runner.prefill(batch.slots, chunks)
+        self._active_at = time.monotonic()
+
+
+class _Admitted(NamedTuple):
+    """A request that has joined a batch, with its cached blocks; it is to be prefilled from `start` on."""
+
+    request: SampleRequest
+    batch: DecodeBatch
+    cached: list[Tensor]
+    start: int
+
+
+def _age(request: SampleRequest) -> int:
+    return request.number

@@ -1,8 +1,10 @@
 """The KV cache: `KVSlots` for sequences that are being decoded, `PrefixCache` for prefixes that may occur again.
 
 `KVSlots` holds sequences of similar length, one slot each, without gaps, so that a decode step attends to no more than
-the longest of them. `PrefixCache` keeps prefixes in blocks of a few tokens, each prefix once, and evicts the least
-recently used. Slots copy from cached blocks: copying is far cheaper than computing.
+the longest of them. Its slots grow by pages with the sequences: a step reads one dense tensor, which is what a CPU and
+plain torch operations are fastest with, and copying it once in a page's worth of steps costs little beside that.
+`PrefixCache` keeps prefixes in blocks of a few tokens, each prefix once, and evicts the least recently used. Slots copy
+from cached blocks: copying is far cheaper than computing.
 
 Shapes: L layers, S slots, K key heads, T positions, D head width; 2 stands for keys and values.
 """
@@ -14,7 +16,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-MIN_CAPACITY = 128
+PAGE = 64
+"""By how many positions slots grow."""
+MIN_SIZE_CLASS = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,33 +42,47 @@ class KVLayout:
         return [torch.zeros(shape, dtype=self.dtype, device=self.device) for _ in range(self.layers)]
 
 
-def capacity_for(tokens: int) -> int:
-    """Return the capacity of the slots that hold a sequence of this length: a power of two."""
-    return max(MIN_CAPACITY, 1 << (tokens - 1).bit_length())
+def size_class(tokens: int) -> int:
+    """Return the size class of a sequence of this length: a power of two. Those of one class are decoded together."""
+    return max(MIN_SIZE_CLASS, 1 << (tokens - 1).bit_length())
+
+
+def whole_pages(tokens: int) -> int:
+    """Return the positions of the pages that hold a sequence of this length."""
+    return -(-tokens // PAGE) * PAGE
 
 
 class KVSlots:
-    """Keys and values of sequences of one capacity; the first `used` slots are in use."""
+    """Keys and values of sequences, one in each slot; slots are in use from the first on."""
 
-    def __init__(self, layout: KVLayout, capacity: int, expected_slots: int = 1) -> None:
+    def __init__(self, layout: KVLayout, slots: int = 0, capacity: int = 0) -> None:
         self.capacity = capacity
-        self.used = 0
         # One tensor for each layer: a compiled step would copy all of a tensor of which it changes a part in place.
-        self.keys_S_K_T_D = layout.allocate(expected_slots, capacity)
-        self.values_S_K_T_D = layout.allocate(expected_slots, capacity)
-        self._layout = layout
+        self.keys_S_K_T_D = layout.allocate(slots, capacity)
+        self.values_S_K_T_D = layout.allocate(slots, capacity)
 
-    def reserve(self, slots: int) -> None:
-        """Make room for at least this many slots."""
-        if slots > len(self.keys_S_K_T_D[0]):
-            self.keys_S_K_T_D = self._enlarge(self.keys_S_K_T_D, slots)
-            self.values_S_K_T_D = self._enlarge(self.values_S_K_T_D, slots)
+    @property
+    def count(self) -> int:
+        """The number of slots, in use or not."""
+        return len(self.keys_S_K_T_D[0])
 
-    def add(self) -> int:
-        """Take the next free slot and return its index."""
-        self.reserve(self.used + 1)
-        self.used += 1
-        return self.used - 1
+    @property
+    def positions(self) -> int:
+        """The number of positions that are allocated."""
+        return self.count * self.capacity
+
+    def resize(self, slots: int, capacity: int) -> None:
+        """Change the number of slots and their capacity. What fits into both is kept."""
+        if (slots, capacity) == (self.count, self.capacity):
+            return
+        rows, stop = min(slots, self.count), min(capacity, self.capacity)
+        for tensors in (self.keys_S_K_T_D, self.values_S_K_T_D):
+            for layer, old in enumerate(tensors):  # one layer after the other: both copies of it exist for a moment
+                new = old.new_empty(slots, old.shape[1], capacity, old.shape[3])
+                new[:rows, :, :stop] = old[:rows, :, :stop]
+                new[:rows, :, stop:] = new[rows:] = 0.0
+                tensors[layer] = new
+        self.capacity = capacity
 
     def write(self, slot: int, kv_L_2_K_T_D: Tensor) -> None:
         """Write keys and values to the first positions of a slot."""
@@ -80,18 +98,11 @@ class KVSlots:
         kv_L_2_K_T_D: Tensor = kv_L2_K_T_D.unflatten(0, (-1, 2))
         return kv_L_2_K_T_D
 
-    def free(self, slot: int, length_of_last: int) -> None:
-        """Free a slot; the last one, of this length, is moved into it."""
-        self.used -= 1
-        if slot != self.used:
+    def move(self, source: int, target: int, stop: int) -> None:
+        """Copy the first positions of a slot to another."""
+        if source != target:
             for tensor in (*self.keys_S_K_T_D, *self.values_S_K_T_D):
-                tensor[slot, :, :length_of_last] = tensor[self.used, :, :length_of_last]
-
-    def _enlarge(self, tensors: list[Tensor], slots: int) -> list[Tensor]:
-        larger = self._layout.allocate(1 << (slots - 1).bit_length(), self.capacity)
-        for new, old in zip(larger, tensors, strict=True):
-            new[: self.used] = old[: self.used]
-        return larger
+                tensor[target, :, :stop] = tensor[source, :, :stop]
 
 
 class PrefixCache:
