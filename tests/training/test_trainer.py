@@ -227,6 +227,12 @@ def test_joint_learning_on_shared_weights_compares_the_gradients(
             assert -1 < float(str(line["gradients/cosine"])) < 1
         else:
             assert "gradients/cosine" not in line
+        trees = run.rollouts(0)
+        calls = [design.call for tree in trees for design in tree.designs if design.call]
+        calls += [
+            call for tree in trees for design in tree.designs for done in design.executions for call in done.calls
+        ]
+        assert line["engine/sampled_tokens"] == sum(call.tokens for call in calls), "of all samplers, each counted once"
 
 
 def documented(name: str, page: str) -> bool:
