@@ -1,12 +1,11 @@
 """Samples completions for many callers at once: continuous batching over a KV cache with prefix reuse.
 
-Requests join and leave while others are decoded; shared prefixes are prefilled once. A request takes pages of the KV
-cache as it grows. When the budget does not suffice for all, the youngest go back to the queue with what they have
-sampled and are prefilled again later. The queue is in the order of arrival, and the oldest request is never sent back,
-so each is finished some day. The work is done in the model's thread a few steps at a time, so that training on the same
-model gets its turn; if training changes the weights, running requests are prefilled again. When memory runs out, all
-requests go back to the queue, and half of the positions that were in use are the budget from then on. Any other error
-fails all requests under way, and the engine continues empty.
+Requests join and leave while others are decoded; shared prefixes are prefilled once. Which requests run, and how much
+of the KV cache they have, is the business of `scheduler.py`. The work is done in the model's thread a few steps at a
+time, so that training on the same model gets its turn; if training changes the weights, running requests are prefilled
+again. When memory runs out, all requests go back to the queue with what they have sampled, and half of the positions
+that were in use are the budget from then on. Any other error fails all requests under way, and the engine continues
+empty.
 
 A request's draws depend on its seed and on nothing else in the batch. In deterministic mode its bits do not either:
 every step has the same shape, prompts are prefilled in chunks at fixed positions, keys and values from decoding are
@@ -22,20 +21,20 @@ import time
 from collections import Counter, deque
 from collections.abc import Sequence
 from threading import Lock
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
-from torch import Tensor
 
 from ...errors import MetaAgentXError
 from ...policy import BackendError, Completion, SamplingParams
 from ..memory_budget import default_kv_budget
 from .decoding import DecodeBatch, DecodeStep, DecodeWorkers
-from .kv_cache import PAGE, PrefixCache, size_class, whole_pages
+from .kv_cache import PAGE, PrefixCache
 from .memory import available_bytes, is_out_of_memory, one_line, raised_at, translate_out_of_memory
 from .model import LocalModel
 from .model_runner import ModelRunner, NativeRunner, PrefillChunk, is_native
 from .requests import SampleRequest, StopStrings
+from .scheduler import Admitted, Scheduler, age
 from .transformers_runner import TransformersRunner
 
 _log = logging.getLogger(__name__)
@@ -47,10 +46,6 @@ PREFILL_SECONDS = 1.0
 """After this long, requests that are running get their next token before more prompts are prefilled."""
 BLOCK_SIZE = 16
 DETERMINISTIC_BLOCK_SIZE = 64
-SPLIT_FROM_ROWS = 32
-"""When a batch has this many rows, further requests start another batch, as long as there are workers for it."""
-PREFIX_SHARE = 0.25
-"""The most of the budget that cached prefixes may take."""
 
 
 class Engine:
@@ -76,22 +71,28 @@ class Engine:
         too_large = "out of memory while preparing to sample: use a smaller model, or a machine with more memory"
         with translate_out_of_memory(MetaAgentXError, too_large):
             self._runner: ModelRunner = NativeRunner(model) if is_native(model.module) else TransformersRunner(model)
-        self._decode_step = DecodeStep(self._runner, compiled, deterministic_rows if deterministic else None)
+        fixed_rows = deterministic_rows if deterministic else None
+        self._decode_step = DecodeStep(self._runner, compiled, fixed_rows)
         self._workers = DecodeWorkers(self._runner, self._decode_step)
-        self._max_rows = deterministic_rows if deterministic else max_batch
-        self._max_batch = max_batch
         self._deterministic = deterministic
+        self._prefix_cache = PrefixCache(
+            DETERMINISTIC_BLOCK_SIZE if deterministic else BLOCK_SIZE, keep_tails=deterministic
+        )
+        self._scheduler = Scheduler(
+            self._runner.layout,
+            self._decode_step,
+            self._prefix_cache,
+            max_batch=max_batch,
+            workers=self._workers.count,
+            fixed_rows=fixed_rows,
+        )
         self._configured_budget = kv_budget_tokens
-        self._budget = self._measure_budget()
         self._largest_budget: int | None = None
         """What out of memory has left of the budget."""
+        self._set_budget()
         self._failed_alone = False
         """A single request has run out of memory, and none was finished since."""
         self._max_prefill = MAX_PREFILL_TOKENS
-        block_size = DETERMINISTIC_BLOCK_SIZE if deterministic else BLOCK_SIZE
-        self._prefix_cache = PrefixCache(block_size, keep_tails=deterministic)
-        self._batches: list[DecodeBatch] = []
-        self._queue: deque[SampleRequest] = deque()
         self._version = model.version
         self._unseeded: Counter[bytes] = Counter()
         self._lock = Lock()  # guards the next three, which callers touch too
@@ -100,7 +101,6 @@ class Engine:
         self._working = False
         self._requests = 0
         self._sampled_tokens = 0
-        self._preemptions = 0
         self._busy_seconds = 0.0
         self._active_at = time.monotonic()
         """When it last finished a step or a prefill pass."""
@@ -109,7 +109,7 @@ class Engine:
         """Return totals since the start: sampled tokens, preempted requests, seconds spent in prefill and decode."""
         return {
             "sampled_tokens": float(self._sampled_tokens),
-            "preemptions": float(self._preemptions),
+            "preemptions": float(self._scheduler.preemptions),
             "busy_seconds": self._busy_seconds,
         }
 
@@ -165,12 +165,14 @@ class Engine:
                 f"max_tokens must be >= 1 and temperature >= 0, got {params.max_tokens} and {params.temperature}"
             )
         max_tokens = min(params.max_tokens, room)
-        needed = self._positions_alone(len(prompt) + max_tokens)
+        needed = self._scheduler.positions_alone(len(prompt) + max_tokens)
         if needed > self._budget:
-            source = "what the free memory holds" if self._configured_budget is None else "model.kv_budget_tokens"
+            memory, fix = "the free memory holds", "use a smaller model or a machine with more memory"
+            if self._configured_budget is not None:
+                memory, fix = "model.kv_budget_tokens is", "raise it"
             raise MetaAgentXError(
                 f"a request for {max_tokens} tokens after {len(prompt)} takes {needed} positions of the KV cache, and "
-                f"{source} is {self._budget}: raise it, request fewer tokens or use a smaller model"
+                f"{memory} {self._budget}: request fewer tokens, or {fix}"
             )
         tokenizer = self._model.tokenizer
         end_tokens = tokenizer.end_tokens.union(params.stop_tokens)
@@ -184,15 +186,13 @@ class Engine:
         self._unseeded[digest] += 1
         return digest + self._unseeded[digest].to_bytes(8, "big")
 
-    def _positions_alone(self, length: int) -> int:
-        """Return how many positions a request of this length takes if it is the only one."""
-        return self._max_rows * size_class(length) if self._deterministic else whole_pages(length)
-
-    def _measure_budget(self) -> int:
-        if self._configured_budget is not None:
-            return self._configured_budget
-        layout, full_context = self._runner.layout, self._positions_alone(self._model.context_length)
-        return default_kv_budget(available_bytes(layout.device), layout.bytes_per_token, full_context)
+    def _set_budget(self) -> None:
+        """Set the budget to what is configured or fits now, and the scheduler's to what memory has proved to hold."""
+        layout, full_context = self._runner.layout, self._scheduler.positions_alone(self._model.context_length)
+        self._budget = self._configured_budget or default_kv_budget(
+            available_bytes(layout.device), layout.bytes_per_token, full_context
+        )
+        self._scheduler.budget = min(self._budget, self._largest_budget or self._budget)
 
     # From here on everything runs in the model's thread.
 
@@ -203,7 +203,7 @@ class Engine:
         out_of_memory = False
         try:
             with torch.inference_mode():
-                self._drop_canceled()
+                self._scheduler.drop_canceled()
                 for _ in range(STEPS_PER_TURN):
                     self._check_weights()
                     self._schedule()
@@ -219,7 +219,7 @@ class Engine:
             self._fail(self._waiting_requests(), failure)
         self._busy_seconds += time.perf_counter() - started
         with self._lock:
-            self._working = bool(self._inbox or self._queue or self._batches)
+            self._working = bool(self._inbox or self._scheduler.queue or self._scheduler.batches)
             if self._working:
                 self._model.submit(self._work)
 
@@ -232,11 +232,11 @@ class Engine:
 
     def _recover_memory(self) -> None:
         """Queue all requests again with half of the budget; fail a request that has run out of memory alone, twice."""
-        running, needed = self._running(), self._positions(tight=True)
+        running, needed = self._scheduler.running(), self._scheduler.positions(tight=True)
         self._empty()
         waiting = self._waiting_requests()
         if len(running) > 1:
-            self._largest_budget = needed // 2
+            self._largest_budget = self._scheduler.budget = needed // 2
             self._max_prefill = max(PAGE, self._max_prefill // 2)
             _log.warning(
                 "out of memory while sampling, with %d requests of %d positions: continuing with at most %d positions; "
@@ -252,18 +252,16 @@ class Engine:
                 "(rollout.designer_tokens, rollout.executor_tokens) or a machine with more memory"
             )
             self._fail(running or waiting, MetaAgentXError(message))
-        self._send_back([request for request in waiting if not request.future.done()])
+        self._scheduler.send_back([request for request in waiting if not request.future.done()])
 
     def _waiting_requests(self) -> list[SampleRequest]:
         """Return all requests, wherever they were when a step failed, in the order of arrival."""
         with self._lock:
             self._inbox.clear()
-            return sorted(self._waiting, key=_age)
+            return sorted(self._waiting, key=age)
 
     def _empty(self) -> None:
-        self._queue.clear()
-        self._batches.clear()
-        self._prefix_cache.clear()
+        self._scheduler.clear()
         gc.collect()  # a reference cycle may hold the keys and values of the failed batch
         if self._model.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -272,15 +270,6 @@ class Engine:
         for request in requests:
             request.fail(type(failure)(str(failure)))
 
-    def _running(self) -> list[SampleRequest]:
-        return [request for batch in self._batches for request in batch.requests]
-
-    def _send_back(self, requests: list[SampleRequest]) -> None:
-        """Queue requests again, in the order of arrival."""
-        for request in requests:
-            request.admitted_at = None
-        self._queue = deque(sorted([*requests, *self._queue], key=_age))
-
     def _check_weights(self) -> None:
         """Discard everything computed from old weights, if they have changed, and queue running requests again."""
         if self._version != self._model.version:
@@ -288,153 +277,44 @@ class Engine:
             self._runner.refresh_weights()
             self._version = version  # not before: a refresh that fails is repeated
             self._prefix_cache.clear()
-            self._send_back(self._running())
-            self._batches.clear()
-            self._budget = self._measure_budget()
-
-    def _drop_canceled(self) -> None:
-        for batch in self._batches:
-            for request in [request for request in batch.requests if request.future.cancelled()]:
-                batch.remove(request)
-        self._drop_empty()
-
-    def _drop_empty(self) -> None:
-        self._batches = [batch for batch in self._batches if batch.requests]
+            self._scheduler.send_back(self._scheduler.running())
+            self._scheduler.batches.clear()
+            self._set_budget()
 
     def _step(self) -> None:
         """Sample the next token of every running request."""
-        self._regroup()
-        self._make_room()
-        if not self._batches:
+        self._scheduler.regroup()
+        self._scheduler.make_room()
+        batches = self._scheduler.batches
+        if not batches:
             return
-        self._sampled_tokens += sum(len(batch.requests) for batch in self._batches)
-        for batch, finished in zip(self._batches, self._workers.step(self._batches), strict=True):
+        self._sampled_tokens += sum(len(batch.requests) for batch in batches)
+        for batch, finished in zip(batches, self._workers.step(batches), strict=True):
             for request in finished:
                 if not self._deterministic:
                     self._prefix_cache.add(request.computed_tokens(), batch.read(request))
                 batch.remove(request)
                 self._failed_alone = False
-        self._drop_empty()
+        self._scheduler.drop_empty()
         self._active_at = time.monotonic()
-
-    def _regroup(self) -> None:
-        """Move requests that have outgrown their size class to a batch of the next.
-
-        With a fixed shape each moves when it must. Otherwise a batch grows as a whole, and joins another where it can.
-        """
-        moved: list[tuple[SampleRequest, DecodeBatch, Tensor]] = []
-        for batch in [batch for batch in self._batches if batch.longest > batch.size_class]:
-            partner = None if self._deterministic else self._partner(batch)
-            for request in list(batch.requests):
-                if partner is None and (not self._deterministic or request.length <= batch.size_class):
-                    continue
-                kv_L_2_K_T_D = batch.read(request)
-                batch.remove(request)
-                target = partner or self._batch_for(request)
-                target.join(request)
-                moved.append((request, target, kv_L_2_K_T_D))
-        if moved:
-            self._drop_empty()
-            self._make_room()
-        for request, target, kv_L_2_K_T_D in moved:
-            if request in target.requests:  # otherwise it was preempted
-                target.write(request, kv_L_2_K_T_D)
-
-    def _partner(self, batch: DecodeBatch) -> DecodeBatch | None:
-        """Let a batch grow into the next size class, and return the batch there that it can join."""
-        batch.size_class = size_class(batch.longest)
-        max_rows = self._max_rows_each(len(self._batches) - 1) - len(batch.requests)
-        others = [b for b in self._batches if b.size_class == batch.size_class and len(b.requests) <= max_rows]
-        return next((other for other in others if other is not batch), None)
-
-    def _max_rows_each(self, batches: int) -> int:
-        """Return when a batch is full, with this many of them."""
-        split = not self._deterministic and batches < self._workers.count
-        return SPLIT_FROM_ROWS if split else self._max_rows
-
-    def _batch_for(self, request: SampleRequest) -> DecodeBatch:
-        """Return a batch of the right size class with room for a request."""
-        needed, max_rows = size_class(request.length), self._max_rows_each(len(self._batches))
-        batches = [b for b in self._batches if b.size_class == needed and len(b.requests) < max_rows]
-        batches.sort(key=lambda batch: len(batch.requests))
-        if batches:
-            # Batches of equal size keep the workers busy. Where a step costs the same however few rows are used, the
-            # fewest batches are best.
-            return batches[-1 if self._deterministic else 0]
-        self._batches.append(DecodeBatch(self._runner.layout, needed, self._decode_step))
-        return self._batches[-1]
-
-    def _positions(self, tight: bool, headroom: int = 0) -> int:
-        return sum(batch.positions(tight, headroom) for batch in self._batches)
-
-    def _current_budget(self) -> int:
-        return self._budget if self._largest_budget is None else min(self._budget, self._largest_budget)
-
-    def _make_room(self) -> None:
-        """Allocate what the running requests need now. Cached prefixes, spare slots and the youngest give way to it."""
-        budget = self._current_budget()
-        while self._positions(tight=True) > budget and len(running := self._running()) > 1:
-            youngest = max(running, key=_age)
-            next(batch for batch in self._batches if youngest in batch.requests).remove(youngest)
-            self._drop_empty()
-            self._send_back([youngest])
-            self._preemptions += 1
-        tight = self._positions(tight=False) > budget
-        room = max(0, budget - self._positions(tight))
-        self._prefix_cache.evict(min(room, int(PREFIX_SHARE * budget)))
-        for batch in sorted(self._batches, key=lambda b: b.positions(tight) - b.slots.positions):  # shrink first
-            batch.allocate(tight)
 
     def _schedule(self) -> None:
         """Prefill queued requests in order, as many as `max_batch` and the KV budget allow."""
         with self._lock:
-            self._queue.extend(self._inbox)
+            self._scheduler.queue.extend(self._inbox)
             self._inbox.clear()
         stop_at = time.monotonic() + PREFILL_SECONDS
-        while self._queue and self._admit() and time.monotonic() < stop_at:
-            pass
-
-    def _admit(self) -> bool:
-        """Admit requests from the queue, prefill all but the last token of each, and return whether there were any.
-
-        Requests that share a longer prefix with another of this round than with the prefix cache stay for the next.
-        """
-        prefilling: set[int] = set()
-        later: list[SampleRequest] = []
-        admitted: list[_Admitted] = []
-        running, tokens_ahead = len(self._running()), 0
-        while self._queue and running + len(admitted) < self._max_batch and tokens_ahead < self._max_prefill:
-            request = self._queue.popleft()
-            if request.future.cancelled():
-                continue
-            if self._deterministic and request.tokens:
-                request.restart()
-            tokens = request.computed_tokens()
-            cached = self._prefix_cache.lookup(tokens)
-            hashes = self._prefix_cache.block_hashes(tokens)
-            if len(hashes) > len(cached) and hashes[len(cached)] in prefilling:
-                later.append(request)
-                continue
-            batch = self._batch_for(request)
-            batch.join(request)
-            if self._positions(tight=True, headroom=PAGE) > self._current_budget() and running + len(admitted) > 0:
-                batch.remove(request)
-                later.append(request)
+        while self._scheduler.queue and time.monotonic() < stop_at:
+            admitted = self._scheduler.admit(self._max_prefill)
+            if not admitted:
                 break
-            prefilling.update(hashes)
-            admitted.append(
-                _Admitted(request, batch, cached, sum(block_L_2_K_T_D.shape[3] for block_L_2_K_T_D in cached))
-            )
-            tokens_ahead += len(tokens) - admitted[-1].start
-        self._queue.extendleft(reversed(later))
-        self._drop_empty()
-        if admitted:
-            self._make_room()
             self._prefill(admitted)
-        return bool(admitted)
 
-    def _prefill(self, admitted: list["_Admitted"]) -> None:
-        """Prefill many chunks in a pass; in deterministic mode one by one, so that each pass has its own shape."""
+    def _prefill(self, admitted: list[Admitted]) -> None:
+        """Prefill all but the last token of each request.
+
+        Many chunks are prefilled in a pass; in deterministic mode one by one, so that each pass has its own shape.
+        """
         size = self._prefix_cache.block_size if self._deterministic else self._max_prefill
         max_tokens = 1 if self._deterministic else self._max_prefill
         pending: dict[DecodeBatch, list[PrefillChunk]] = {}
@@ -459,16 +339,3 @@ class Engine:
     def _run_prefill(self, batch: DecodeBatch, chunks: list[PrefillChunk]) -> None:
         self._runner.prefill(batch.slots, chunks)
         self._active_at = time.monotonic()
-
-
-class _Admitted(NamedTuple):
-    """A request that has joined a batch, with its cached blocks; it is to be prefilled from `start` on."""
-
-    request: SampleRequest
-    batch: DecodeBatch
-    cached: list[Tensor]
-    start: int
-
-
-def _age(request: SampleRequest) -> int:
-    return request.number
