@@ -684,11 +684,12 @@ def test_the_prefix_cache_keeps_the_longest_prefixes(sequences: list[list[int]],
     for tokens in sequences:
         count = (len(tokens) + tails) // 2
         kv = torch.tensor(tokens, dtype=torch.float32).view(1, 1, 1, -1, 1)
+        cache.limit(100)
         cache.add(tokens, kv)
         found = cache.lookup(tokens)
         assert len(found) == count
         assert [int(n) for block in found for n in block.flatten()] == tokens[: 2 * len(found)]
-        cache.evict(room)
+        cache.limit(room)
         assert cache.tokens <= room
         kept = cache.lookup(tokens)
         assert len(kept) == min(count, room // 2)

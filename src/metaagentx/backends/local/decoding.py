@@ -158,6 +158,14 @@ class DecodeBatch:
         self.longest = max((request.length for request in self.requests), default=0)
         self._inputs = None
 
+    def absorb(self, other: "DecodeBatch") -> None:
+        """Take over all requests of another batch, with their keys and values."""
+        self.longest = max(self.longest, other.longest)
+        self.slots.append(len(self.requests), other.slots, len(other.requests), whole_pages(self.longest))
+        self.requests += other.requests
+        other.requests = []
+        self._inputs = None
+
     def positions(self, tight: bool, headroom: int = 0) -> int:
         """Return how many positions `allocate` takes for these requests, each `headroom` longer than now."""
         slots, capacity = self._shape(tight, headroom)

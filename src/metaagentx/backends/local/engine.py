@@ -170,6 +170,8 @@ class Engine:
             memory, fix = "the free memory holds", "use a smaller model or a machine with more memory"
             if self._configured_budget is not None:
                 memory, fix = "model.kv_budget_tokens is", "raise it"
+            if self._deterministic:
+                fix += ", or set model.deterministic = false, which needs a fraction of that"
             raise MetaAgentXError(
                 f"a request for {max_tokens} tokens after {len(prompt)} takes {needed} positions of the KV cache, and "
                 f"{memory} {self._budget}: request fewer tokens, or {fix}"

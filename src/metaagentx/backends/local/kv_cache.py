@@ -9,6 +9,8 @@ from cached blocks: copying is far cheaper than computing.
 Shapes: L layers, S slots, K key heads, T positions, D head width; 2 stands for keys and values.
 """
 
+import math
+import mmap
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,6 +21,7 @@ from torch import Tensor
 PAGE = 64
 """By how many positions slots grow."""
 MIN_SIZE_CLASS = 128
+MAPPED_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +39,17 @@ class KVLayout:
         """The size of the keys and values of all layers."""
         return 2 * self.layers * self.key_heads * self.head_width * self.dtype.itemsize
 
-    def allocate(self, slots: int, positions: int) -> list[Tensor]:
-        """Return zeros [S, K, T, D] for each layer. Masked positions are still multiplied, so they must be finite."""
+    def allocate(self, slots: int, positions: int) -> Tensor:
+        """Return zeros [S, K, T, D], for the keys or values of slots in a layer or of a sequence in all of them.
+
+        Masked positions are still multiplied, so they must be finite. A large tensor on a CPU is memory of its own: the
+        heap would be left with holes that are too small for tensors that grow.
+        """
         shape = (slots, self.key_heads, positions, self.head_width)
-        return [torch.zeros(shape, dtype=self.dtype, device=self.device) for _ in range(self.layers)]
+        size = math.prod(shape) * self.dtype.itemsize
+        if self.device.type != "cpu" or size < MAPPED_BYTES:
+            return torch.zeros(shape, dtype=self.dtype, device=self.device)
+        return torch.frombuffer(mmap.mmap(-1, size), dtype=self.dtype).view(shape)
 
 
 def size_class(tokens: int) -> int:
@@ -58,8 +68,9 @@ class KVSlots:
     def __init__(self, layout: KVLayout, slots: int = 0, capacity: int = 0) -> None:
         self.capacity = capacity
         # One tensor for each layer: a compiled step would copy all of a tensor of which it changes a part in place.
-        self.keys_S_K_T_D = layout.allocate(slots, capacity)
-        self.values_S_K_T_D = layout.allocate(slots, capacity)
+        self.keys_S_K_T_D = [layout.allocate(slots, capacity) for _ in range(layout.layers)]
+        self.values_S_K_T_D = [layout.allocate(slots, capacity) for _ in range(layout.layers)]
+        self._layout = layout
 
     @property
     def count(self) -> int:
@@ -73,15 +84,24 @@ class KVSlots:
 
     def resize(self, slots: int, capacity: int) -> None:
         """Change the number of slots and their capacity. What fits into both is kept."""
-        if (slots, capacity) == (self.count, self.capacity):
-            return
-        rows, stop = min(slots, self.count), min(capacity, self.capacity)
-        for tensors in (self.keys_S_K_T_D, self.values_S_K_T_D):
-            for layer, old in enumerate(tensors):  # one layer after the other: both copies of it exist for a moment
-                new = old.new_empty(slots, old.shape[1], capacity, old.shape[3])
-                new[:rows, :, :stop] = old[:rows, :, :stop]
-                new[:rows, :, stop:] = new[rows:] = 0.0
-                tensors[layer] = new
+        if (slots, capacity) != (self.count, self.capacity):
+            self._rebuild(slots, capacity, [(self, min(slots, self.count))])
+
+    def append(self, own: int, other: "KVSlots", count: int, capacity: int) -> None:
+        """Keep the first `own` slots, and move the first `count` of another behind them, which has none then."""
+        self._rebuild(own + count, capacity, [(self, own), (other, count)])
+
+    def _rebuild(self, slots: int, capacity: int, sources: "Sequence[tuple[KVSlots, int]]") -> None:
+        """Take the first slots of each source, one layer after the other: two copies of it exist for a moment."""
+        for layer in range(len(self.keys_S_K_T_D)):
+            for kind in ("keys_S_K_T_D", "values_S_K_T_D"):
+                new_S_K_T_D, start = self._layout.allocate(slots, capacity), 0
+                for source, count in sources:
+                    tensors, stop = getattr(source, kind), min(capacity, source.capacity)
+                    new_S_K_T_D[start : start + count, :, :stop] = tensors[layer][:count, :, :stop]
+                    tensors[layer] = self._layout.allocate(0, 0)
+                    start += count
+                getattr(self, kind)[layer] = new_S_K_T_D
         self.capacity = capacity
 
     def write(self, slot: int, kv_L_2_K_T_D: Tensor) -> None:
@@ -94,7 +114,8 @@ class KVSlots:
     def read(self, slot: int, stop: int) -> Tensor:
         """Return a copy of the first positions of a slot, [L, 2, K, T, D]."""
         pairs = zip(self.keys_S_K_T_D, self.values_S_K_T_D, strict=True)
-        kv_L2_K_T_D = torch.stack([tensor[slot, :, :stop] for pair in pairs for tensor in pair])
+        kv_L2_K_T_D = self._layout.allocate(2 * self._layout.layers, stop)
+        torch.stack([tensor[slot, :, :stop] for pair in pairs for tensor in pair], out=kv_L2_K_T_D)
         kv_L_2_K_T_D: Tensor = kv_L2_K_T_D.unflatten(0, (-1, 2))
         return kv_L_2_K_T_D
 
@@ -116,6 +137,7 @@ class PrefixCache:
         self.keep_tails = keep_tails
         self._blocks: OrderedDict[tuple[int, tuple[int, ...]], tuple[int, Tensor]] = OrderedDict()
         self._last_id = 0
+        self._max_tokens: float = math.inf
 
     @property
     def tokens(self) -> int:
@@ -146,6 +168,7 @@ class PrefixCache:
             parent = self._blocks[key][0]
             keys.append(key)
         self._touch(keys)
+        self.limit(self._max_tokens)
 
     def block_hashes(self, tokens: Sequence[int]) -> list[int]:
         """Return one number for each block of a sequence, which stands for all tokens up to the block's end."""
@@ -155,9 +178,10 @@ class PrefixCache:
             hashes.append(parent)
         return hashes
 
-    def evict(self, tokens: int) -> None:
-        """Evict the least recently used blocks until at most this many positions are cached."""
-        while self._blocks and self.tokens > tokens:
+    def limit(self, max_tokens: float) -> None:
+        """Evict the least recently used blocks while there are more positions than this, now and from now on."""
+        self._max_tokens = max_tokens
+        while self._blocks and self.tokens > max_tokens:
             self._blocks.popitem(last=False)
 
     def clear(self) -> None:

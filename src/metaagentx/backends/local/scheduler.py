@@ -90,34 +90,50 @@ class Scheduler:
         self.batches = [batch for batch in self.batches if batch.requests]
 
     def regroup(self) -> None:
-        """Move requests that have outgrown their size class to a batch of the next.
+        """Deal with requests that have outgrown the size class of their batch.
 
-        With a fixed shape each moves when it must. Otherwise a batch grows as a whole, and joins another where it can.
+        A batch grows as a whole, and joins another of its new class where it can. With a fixed shape, each request
+        moves when it must.
         """
-        moved: list[tuple[SampleRequest, DecodeBatch, Tensor]] = []
-        for batch in [batch for batch in self.batches if batch.longest > batch.size_class]:
-            partner = None if self._deterministic else self._partner(batch)
-            for request in list(batch.requests):
-                if partner is None and (not self._deterministic or request.length <= batch.size_class):
-                    continue
-                kv_L_2_K_T_D = batch.read(request)
-                batch.remove(request)
-                target = partner or self._batch_for(request)
-                target.join(request)
-                moved.append((request, target, kv_L_2_K_T_D))
-        if moved:
+        outgrown = [batch for batch in self.batches if batch.longest > batch.size_class]
+        if not self._deterministic:
+            for batch in outgrown:
+                batch.size_class = size_class(batch.longest)
+                self._merge(batch)
+        elif outgrown:
+            moved = [leaving for batch in outgrown for leaving in self._take_outgrown(batch)]
+            outgrown.clear()  # from here on they do not take memory any more
             self.drop_empty()
+            targets = []
+            for request, _ in moved:
+                targets.append(self._batch_for(request))
+                targets[-1].join(request)
             self.make_room()
-        for request, target, kv_L_2_K_T_D in moved:
-            if request in target.requests:  # otherwise it was preempted
-                target.write(request, kv_L_2_K_T_D)
+            for (request, kv_L_2_K_T_D), target in zip(moved, targets, strict=True):
+                if request in target.requests:  # otherwise it was preempted
+                    target.write(request, kv_L_2_K_T_D)
 
-    def _partner(self, batch: DecodeBatch) -> DecodeBatch | None:
-        """Let a batch grow into the next size class, and return the batch there that it can join."""
-        batch.size_class = size_class(batch.longest)
+    def _take_outgrown(self, batch: DecodeBatch) -> list[tuple[SampleRequest, Tensor]]:
+        """Remove the requests that are longer than the size class of a batch, and return their keys and values."""
+        taken = []
+        for request in [request for request in batch.requests if request.length > batch.size_class]:
+            taken.append((request, batch.read(request)))
+            batch.remove(request)
+        return taken
+
+    def _merge(self, batch: DecodeBatch) -> None:
+        """Let another batch of the same size class absorb a batch, if it has the room."""
         max_rows = self._max_rows_each(len(self.batches) - 1) - len(batch.requests)
-        others = [b for b in self.batches if b.size_class == batch.size_class and len(b.requests) <= max_rows]
-        return next((other for other in others if other is not batch), None)
+        for other in self.batches:
+            if other is batch or other.size_class != batch.size_class or len(other.requests) > max_rows:
+                continue
+            together = (len(batch.requests) + len(other.requests)) * whole_pages(max(batch.longest, other.longest))
+            apart = batch.slots.positions + other.slots.positions
+            used = sum(batch.slots.positions for batch in self.batches) + self.prefix_cache.tokens
+            if used + together - apart <= self.budget:
+                other.absorb(batch)
+                self.batches.remove(batch)
+                return
 
     def _max_rows_each(self, batches: int) -> int:
         """Return when a batch is full, with this many of them."""
@@ -146,7 +162,7 @@ class Scheduler:
             self.preemptions += 1
         tight = self.positions(tight=False) > self.budget
         room = max(0, self.budget - self.positions(tight))
-        self.prefix_cache.evict(min(room, int(PREFIX_SHARE * self.budget)))
+        self.prefix_cache.limit(min(room, int(PREFIX_SHARE * self.budget)))
         for batch in sorted(self.batches, key=lambda b: b.positions(tight) - b.slots.positions):  # shrink first
             batch.allocate(tight)
 
