@@ -64,7 +64,8 @@ class ModelConfig(Section):
     max_batch: Batch = 128
     """Maximum number of replies decoded at once."""
     kv_budget_tokens: Count | None = None
-    """Maximum number of positions in the KV cache. Not set: as many as fit in 1 GiB, at least one full context."""
+    """Maximum number of positions in the KV cache. Not set: as many as fit in half of the memory that is free once the
+    weights are loaded, or one full context if that is more and fits."""
     deterministic: bool = False
     """Make runs with the same seed equal bit for bit."""
     compiled: bool | Literal["auto"] = "auto"

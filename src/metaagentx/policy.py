@@ -165,6 +165,26 @@ class GivesLogprobs(Protocol):
 
 
 @runtime_checkable
+class QueuesRequests(Protocol):
+    """A policy whose requests wait for room. A deadline is on its sampling, not on how many others came first."""
+
+    async def sample_within(self, seconds: float, prompt: Sequence[int], params: SamplingParams) -> Completion:
+        """Sample one completion. Raises `TimeoutError` if it takes longer from when the request has its room.
+
+        Also raises it if nothing at all is sampled for that long, so that a queue that does not move is noticed.
+        """
+
+
+@runtime_checkable
+class HasEngine(Protocol):
+    """A policy that may share what samples for it."""
+
+    @property
+    def engine(self) -> object:
+        """What samples. Policies with the same engine have the same `stats`."""
+
+
+@runtime_checkable
 class SamplerStats(Protocol):
     """A model that counts what it has sampled."""
 

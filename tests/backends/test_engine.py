@@ -3,6 +3,8 @@
 import asyncio
 import random
 import shutil
+import threading
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -16,17 +18,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metaagentx.backends.local import model_runner
+from metaagentx.backends.local import LocalPolicy, model_runner
+from metaagentx.backends.local.chat import ChatTokenizer
 from metaagentx.backends.local.decoding import DecodeBatch
 from metaagentx.backends.local.engine import Engine
-from metaagentx.backends.local.kv_cache import KVLayout, KVSlots, PrefixCache
+from metaagentx.backends.local.kv_cache import KVLayout, KVSlots, PrefixCache, whole_pages
 from metaagentx.backends.local.model import LocalModel, LoraOptions
 from metaagentx.backends.local.model_runner import NativeRunner, PrefillChunk, is_native
-from metaagentx.backends.local.requests import StopStrings
+from metaagentx.backends.local.requests import SampleRequest, StopStrings
 from metaagentx.backends.local.sampler import sample_tokens
 from metaagentx.backends.local.transformers_runner import TransformersRunner
 from metaagentx.errors import MetaAgentXError
-from metaagentx.policy import BackendError, Completion, SamplingParams
+from metaagentx.policy import BackendError, Completion, QueuesRequests, SamplingParams
 from tests.backends.learners import VOCABULARY, chat_tokenizer, random_model
 
 Ask = tuple[Sequence[int], SamplingParams]
@@ -189,7 +192,7 @@ def test_the_deterministic_mode_gives_the_same_bits_in_any_order_of_arrival() ->
     for attempt in range(2):
         chance = random.Random(attempt)
         order = chance.sample(range(len(asks)), len(asks))
-        engine = Engine(QWEN, deterministic=True, kv_budget_tokens=(4096, 1 << 20)[attempt])
+        engine = Engine(QWEN, deterministic=True, kv_budget_tokens=(8192, 1 << 20)[attempt])
         again = sample_all(engine, [asks[n] for n in order], chance)
         assert [first[n] for n in order] == again
 
@@ -206,8 +209,200 @@ def test_a_tiny_budget_evicts_and_queues_and_is_still_right() -> None:
     asks = asks_of([100, 10, 200, 60, 100, 250] * 3) + asks_of([250] * 4)
     assert_right(QWEN, asks, sample_all(engine, asks))
     assert engine._prefix_cache.tokens <= 512
-    with pytest.raises(MetaAgentXError, match="takes 1024 positions, and kv_budget_tokens is 512"):
+    with pytest.raises(
+        MetaAgentXError, match=r"takes 640 positions of the KV cache, and model\.kv_budget_tokens is 512"
+    ):
         sample_all(engine, [(words(500, 1), SamplingParams(100))])
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.data())
+def test_slots_hold_each_sequence_once_and_are_all_freed(data: st.DataObject) -> None:
+    """Sequences join, grow and leave in any order. Each keeps its own keys and values, in the pages that it needs."""
+    engine = Engine(QWEN, compiled=False)
+    batch = DecodeBatch(KVLayout(1, 1, 1, torch.float32, torch.device("cpu")), 128, engine._decode_step)
+
+    def contents(request: SampleRequest) -> torch.Tensor:
+        return (request.number * 1000 + torch.arange(request.length - 1.0)).expand(1, 2, 1, -1)[..., None]
+
+    for number in range(data.draw(st.integers(1, 25))):
+        tight = data.draw(st.booleans())
+        match data.draw(st.sampled_from(["join", "grow", "leave"])) if batch.requests else "join":
+            case "join":
+                request = engine._make_request(tuple(words(data.draw(st.integers(1, 150)), 1)), SamplingParams(500))
+                request.number = number
+                batch.join(request)
+                batch.allocate(tight)
+                batch.write(request, contents(request))
+            case "grow":
+                steps = data.draw(st.integers(1, 70))
+                for request in batch.requests:
+                    request.tokens += [3] * steps
+                batch.longest += steps
+                batch.allocate(tight)
+                for request in batch.requests:
+                    batch.write(request, contents(request))
+            case _:
+                batch.remove(data.draw(st.sampled_from(batch.requests)))
+                batch.allocate(tight)
+        for request in batch.requests:
+            assert torch.equal(batch.read(request), contents(request))
+        longest = max((request.length for request in batch.requests), default=0)
+        assert batch.longest == longest
+        assert batch.slots.positions >= len(batch.requests) * longest
+        if tight:
+            assert batch.slots.positions == len(batch.requests) * whole_pages(longest)
+    while batch.requests:
+        batch.remove(batch.requests[0])
+    batch.allocate(tight=True)
+    assert batch.slots.positions == 0
+
+
+def watch_memory(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many requests run in each step from now on, each of which is checked against the budget."""
+    running: list[int] = []
+    step = engine._workers.step
+
+    def checking(batches: Sequence[DecodeBatch]) -> list[list[SampleRequest]]:
+        running.append(sum(len(batch.requests) for batch in batches))
+        assert sum(batch.slots.positions for batch in batches) + engine._prefix_cache.tokens <= engine._scheduler.budget
+        return step(batches)
+
+    monkeypatch.setattr(engine._workers, "step", checking)
+    return running
+
+
+QUIET = model_of("qwen3")
+QUIET.tokenizer = ChatTokenizer(QUIET.tokenizer.hf)
+QUIET.tokenizer.end_tokens = frozenset()
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(0, 2**32), st.integers(5, 12))
+def test_no_budget_is_exceeded_and_preempted_requests_draw_the_same(seed: int, pages: int) -> None:
+    chance = random.Random(seed)
+    lengths = [chance.choice([5, 60, 150]) for _ in range(chance.randrange(2, 9))]
+    asks = asks_of(lengths, tokens=chance.choice([20, 150]), temperature=chance.choice([0, 1]))
+    roomy = sample_all(Engine(QUIET, compiled=False), asks)
+    engine = Engine(QUIET, compiled=False, kv_budget_tokens=pages * 64)
+    with pytest.MonkeyPatch.context() as patch:
+        watch_memory(engine, patch)
+        tight = sample_all(engine, asks)
+    assert [completion.tokens for completion in tight] == [completion.tokens for completion in roomy]
+    assert worst_difference(QUIET, asks, tight) < 1e-4
+    assert not engine._scheduler.batches and not engine._scheduler.queue
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_the_youngest_are_preempted_and_draw_the_same(deterministic: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    asks = asks_of([20] * 6, tokens=300)
+    options: dict[str, Any] = {"compiled": False, "deterministic": deterministic, "deterministic_rows": 4}
+    roomy = sample_all(Engine(QUIET, **options), asks)
+    engine = Engine(QUIET, **options, kv_budget_tokens=4 * 512 if deterministic else 1024)
+    running = watch_memory(engine, monkeypatch)
+    send_back = engine._scheduler.send_back
+
+    def checking(requests: list[SampleRequest]) -> None:
+        left = [request.number for request in engine._scheduler.running()]
+        assert all(request.number > max(left) for request in requests), "the oldest stay"
+        send_back(requests)
+
+    monkeypatch.setattr(engine._scheduler, "send_back", checking)
+    tight = sample_all(engine, asks)
+    assert max(running) == 6 and engine.stats()["preemptions"] > 0
+    assert [completion.tokens for completion in tight] == [completion.tokens for completion in roomy]
+    assert not deterministic or tight == roomy, "to the bit: a preempted request starts over"
+    assert worst_difference(QUIET, asks, tight) < 1e-4
+
+
+@pytest.mark.parametrize("budget_gib", [1, 4])
+def test_sixty_four_long_requests_start_together(budget_gib: int) -> None:
+    """With the keys and values of SmolLM2-135M. Room for 2,148 positions each would be room for 10 or 43 of them."""
+    model = model_of(
+        "llama", hidden_size=24, num_hidden_layers=30, num_attention_heads=3, num_key_value_heads=3, head_dim=64
+    )
+    model.context_length, model.tokenizer = 8192, QUIET.tokenizer
+    engine = Engine(model, compiled=False, kv_budget_tokens=(budget_gib << 30) // 46080)
+    assert engine._runner.layout.bytes_per_token == 46080
+
+    async def most_at_once() -> int:
+        asked = [asyncio.create_task(engine.sample(words(100, n), SamplingParams(2048, seed=n))) for n in range(64)]
+        while engine.stats()["sampled_tokens"] < 400:
+            await asyncio.sleep(0.01)
+        most = len(engine._scheduler.running())
+        for ask in asked:
+            ask.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
+        return most
+
+    assert asyncio.run(most_at_once()) == 64
+
+
+def test_waiting_for_room_is_no_delay_of_the_backend() -> None:
+    """All together take far longer than the deadline, which each has for itself."""
+    policy = LocalPolicy(QUIET, "executor", Engine(QUIET, compiled=False, max_batch=1))
+    params = SamplingParams(50, seed=1)
+
+    async def sample_in_line() -> list[Completion]:
+        started = time.perf_counter()
+        await policy.sample(words(20, 1), params)
+        alone = time.perf_counter() - started
+        return await asyncio.gather(*(policy.sample_within(12 * alone, words(20, n), params) for n in range(40)))
+
+    assert isinstance(policy, QueuesRequests)
+    assert len(asyncio.run(sample_in_line())) == 40
+
+
+def test_a_request_that_takes_too_long_and_a_queue_that_does_not_move_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(QUIET, compiled=False, max_batch=1)
+
+    async def both() -> list[Completion | BaseException]:
+        asks = (engine.sample(words(20, n), SamplingParams(900), 0.3) for n in range(2))
+        return await asyncio.gather(*asks, return_exceptions=True)
+
+    with monkeypatch.context() as slow:
+        decode = engine._runner.decode
+        slow.setattr(engine._runner, "decode", lambda *of: time.sleep(0.002) or decode(*of))  # type: ignore[func-returns-value]
+        started = time.perf_counter()
+        assert [type(result) for result in asyncio.run(both())] == [TimeoutError, TimeoutError]
+        assert time.perf_counter() - started > 0.6, "the second had its own time"
+    released = threading.Event()
+    with monkeypatch.context() as hanging:
+        hanging.setattr(engine._runner, "decode", lambda *_: released.wait(60) and 1 / 0)
+        started = time.perf_counter()
+        assert [type(result) for result in asyncio.run(both())] == [TimeoutError, TimeoutError]
+        assert time.perf_counter() - started < 30
+        released.set()
+        asyncio.run(QUIET.run(lambda: None))
+    assert sample_all(engine, asks_of([5]))
+
+
+def test_memory_that_runs_out_halves_what_runs_at_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asks = asks_of([20] * 9, tokens=40)
+    roomy = sample_all(Engine(QUIET, compiled=False), asks)
+    engine, rows = Engine(QUIET, compiled=False), [0]
+    decode, most = engine._runner.decode, 3
+
+    def limited(slots: KVSlots, tokens: torch.Tensor, *rest: Any) -> torch.Tensor:
+        if len(tokens) > most:
+            raise MemoryError
+        rows.append(len(tokens))
+        return decode(slots, tokens, *rest)
+
+    monkeypatch.setattr(engine._runner, "decode", limited)
+    tight = sample_all(engine, asks)
+    assert [completion.tokens for completion in tight] == [completion.tokens for completion in roomy]
+    assert 1 < max(rows) <= 3
+    warnings = [record.getMessage() for record in caplog.records if "out of memory" in record.getMessage()]
+    assert warnings[0].startswith("out of memory while sampling, with 9 requests of 576 positions: continuing with at ")
+    assert len(warnings) == 1
+    most = 0
+    with pytest.raises(MetaAgentXError, match=r"^out of memory while sampling a single request, at 20 tokens: use a "):
+        sample_all(engine, asks[:1])
+    most = 3
+    assert sample_all(engine, asks[:2]) == tight[:2]
 
 
 def test_a_small_batch_queues() -> None:
@@ -308,7 +503,7 @@ def test_a_cancelled_request_leaves_and_the_others_go_on() -> None:
         return completion
 
     assert asyncio.run(cancel_one()).tokens
-    assert not engine._batches
+    assert not engine._scheduler.batches
 
 
 def test_requests_that_cannot_be_are_told() -> None:
@@ -387,7 +582,7 @@ def test_loras_on_one_base_are_sampled_each_with_its_own(kind: str) -> None:
 def test_a_step_has_its_own_lora_whichever_peft_has_switched_on() -> None:
     """What a compiler relies on: always the same operations on the same tensors."""
     base, designer, _ = with_loras("qwen3")
-    runner, slots = NativeRunner(designer), KVSlots(KVLayout(2, 2, 8, torch.float32, torch.device("cpu")), 128, 1)
+    runner, slots = NativeRunner(designer), KVSlots(KVLayout(2, 2, 8, torch.float32, torch.device("cpu")), 1, 128)
     logits = []
     for adapter in ("designer", "executor"):
         base.module.set_adapter(adapter)
@@ -473,10 +668,13 @@ def test_our_runner_and_that_of_transformers_agree(monkeypatch: pytest.MonkeyPat
 def test_batches_are_filled_or_kept_even(deterministic: bool, chosen: int) -> None:
     engine = Engine(QWEN, compiled=False, deterministic=deterministic, deterministic_rows=4)
     for count in (1, 3, 4):
-        engine._batches.append(DecodeBatch(engine._runner.layout, 128, 4))
+        engine._scheduler.batches.append(DecodeBatch(engine._runner.layout, 128, engine._decode_step))
         for number in range(count):
-            engine._batches[-1].add(engine._make_request(tuple(words(9, number)), SamplingParams(2)), None)
-    assert len(engine._batch_for(engine._make_request(tuple(words(9, 7)), SamplingParams(2)), 1).requests) == chosen
+            engine._scheduler.batches[-1].join(engine._make_request(tuple(words(9, number)), SamplingParams(2)))
+    assert (
+        len(engine._scheduler._batch_for(engine._make_request(tuple(words(9, 7)), SamplingParams(2))).requests)
+        == chosen
+    )
 
 
 @settings(deadline=None)
@@ -486,11 +684,12 @@ def test_the_prefix_cache_keeps_the_longest_prefixes(sequences: list[list[int]],
     for tokens in sequences:
         count = (len(tokens) + tails) // 2
         kv = torch.tensor(tokens, dtype=torch.float32).view(1, 1, 1, -1, 1)
+        cache.limit(100)
         cache.add(tokens, kv)
         found = cache.lookup(tokens)
         assert len(found) == count
         assert [int(n) for block in found for n in block.flatten()] == tokens[: 2 * len(found)]
-        cache.evict(room)
+        cache.limit(room)
         assert cache.tokens <= room
         kept = cache.lookup(tokens)
         assert len(kept) == min(count, room // 2)

@@ -384,6 +384,21 @@ def test_a_script_that_makes_too_many_calls_for_its_time_is_at_fault_itself(
         assert execution.reward is not None and execution.reward.total == 0
 
 
+def test_a_script_that_is_late_after_one_slow_call_is_not_at_fault(
+    runner: asyncio.Runner, sandbox: Sandbox, graders: Graders
+) -> None:
+    """Such as one that waited for room in the backend; that it was answered at last does not make up for the time."""
+
+    async def first_is_slow(count: int) -> None:
+        await asyncio.sleep(0.7 if count == 1 else 0.1)
+
+    shared = resources(Actor(design(TALKS)), Actor(RIGHT, first_is_slow), sandbox, graders)
+    limits = RolloutConfig(calls=1000, execution_seconds=2.0)
+    execution = runner.run(run_script(TALKS, TASK, shared.samplers[Role.EXECUTOR], sandbox, limits, ("t",)))
+    assert len(execution.calls) > 1
+    assert execution.fault is not None and execution.fault.kind == "infra", execution.fault
+
+
 @pytest.mark.parametrize(
     "roles", [["assistant"], ["user", "user"], ["user", "system"], ["system"], ["user", "assistant"], ["tool"]]
 )

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -254,6 +255,33 @@ def test_joint_learning_on_shared_weights_compares_the_gradients(
             assert -1 < float(str(line["gradients/cosine"])) < 1
         else:
             assert "gradients/cosine" not in line
+        trees = run.rollouts(0)
+        calls = [design.call for tree in trees for design in tree.designs if design.call]
+        calls += [
+            call for tree in trees for design in tree.designs for done in design.executions for call in done.calls
+        ]
+        assert line["engine/sampled_tokens"] == sum(call.tokens for call in calls), "of all samplers, each counted once"
+
+
+def test_a_request_for_which_there_is_no_memory_stops_the_run_with_one_line_and_it_can_be_resumed(
+    model: Path, tmp_path: Path, runner: asyncio.Runner, shared: Resources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = ["model.sharing=separate", "run.checkpoint_every=1"]
+    config = config_of(tmp_path, *settings, steps=2, stages=EXECUTOR, model=model)
+    policies = build_policies(config.model, tmp_path, config.seed).policies
+    executor = policies[Role.EXECUTOR]
+    decode = executor.engine._runner.decode
+
+    def limited(*inputs: Any) -> Any:
+        if executor.model.version:
+            raise MemoryError
+        return decode(*inputs)
+
+    monkeypatch.setattr(executor.engine._runner, "decode", limited)
+    with pytest.raises(MetaAgentXError, match=r"^out of memory while sampling a single request, at \d+ tokens: use "):
+        runner.run(train(config, policies, shared, tmp_path / "run"))
+    policies = build_policies(config.model, tmp_path, config.seed).policies
+    assert len(runner.run(train(config, policies, shared, tmp_path / "run")).metrics()) == 2
 
 
 def test_mini_batches_on_weights(model: Path, tmp_path: Path, runner: asyncio.Runner, shared: Resources) -> None:

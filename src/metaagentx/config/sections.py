@@ -81,7 +81,8 @@ class RolloutConfig(Section):
     redraws: Retries = 0
     """Dynamic sampling: how many times tasks whose groups have no spread are replaced by other tasks."""
     sample_seconds: Positive | None = None
-    """Timeout of one attempt of a call. Not set: `execution_seconds / (retries + 2)`, so that all attempts fit."""
+    """Timeout of one attempt of a call; waiting for room in the local backend does not count. Not set:
+    `execution_seconds / (retries + 2)`, so that all attempts fit."""
     retries: Retries = 2
     """How many times a call, a sandbox run or a grade is retried after an infrastructure fault."""
 

@@ -119,6 +119,7 @@ class _Asks:
         self._tokens = 0
         self._sampling: dict[int, asyncio.Task[Call | Fault]] = {}
         self._started: dict[int, float] = {}
+        self._longest_call = 0.0
         self._programs: list[tuple[str, str, str]] = []
         self._reports: dict[int, Structure | None] = {}
 
@@ -138,9 +139,9 @@ class _Asks:
             self._reports[number] = parse_structure(body["structure"])
         # A call that was started is finished even if the script ends meanwhile: which calls an execution has must
         # not depend on timing.
+        self._started[number] = time.perf_counter()
         sampling = asyncio.create_task(self._sample(number, *model_call))
         self._sampling[number] = sampling
-        self._started[number] = time.perf_counter()
         reply = await asyncio.shield(sampling)
         if isinstance(reply, Fault):
             raise _ENDS.get(reply.kind, BudgetExceeded)(reply.message)
@@ -161,6 +162,7 @@ class _Asks:
         except SamplingFailed as error:
             reply = Fault("infra", str(error))
         self.replies[number] = reply
+        self._longest_call = max(self._longest_call, time.perf_counter() - self._started[number])
         self._tokens += 0 if isinstance(reply, Fault) else reply.tokens
         return reply
 
@@ -192,8 +194,9 @@ class _Asks:
         waiting = [number for number, sampling in self._sampling.items() if not sampling.done()]
         if not waiting:
             return None
-        longest = time.perf_counter() - min(self._started[number] for number in waiting)
-        kind = "infra" if longest >= self.limits.evidence_seconds else "wall"
+        longest_wait = time.perf_counter() - min(self._started[number] for number in waiting)
+        late = max(longest_wait, self._longest_call) >= self.limits.evidence_seconds
+        kind = "infra" if late else "wall"
         seconds = self.limits.execution_seconds
         return Fault(kind, f"not done after {seconds:g} s, with {len(self.replies)} calls answered")
 

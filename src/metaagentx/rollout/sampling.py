@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from ..policy import BackendError, ChatModel, Completion, ContextOverflow, Policy, SamplingParams
+from ..policy import BackendError, ChatModel, Completion, ContextOverflow, Policy, QueuesRequests, SamplingParams
 from ..types import Call, Role
 
 T = TypeVar("T")
@@ -33,7 +33,7 @@ class RoleSampler:
     max_tokens: int
     temperature: float = 1.0
     attempt_seconds: float = 600.0
-    """The timeout of one attempt."""
+    """The timeout of one attempt, from when the policy starts on it, where the policy has a queue of its own."""
     retries: int = 2
     """Retries of a call. No caller retries it again."""
 
@@ -45,7 +45,7 @@ class RoleSampler:
         started = time.perf_counter()
         if isinstance(self.policy, ChatModel):
             model, params = self.policy, SamplingParams(self.max_tokens, self.temperature, seed=seed)
-            reply = await self._with_retries(lambda: model.chat(chat, params))
+            reply = await self._with_retries(lambda: model.chat(chat, params), self.attempt_seconds)
             call = Call(self.role, agent, chat, reply.text, tokens=reply.completion_tokens, finish=reply.finish)
             call.prompt_tokens = reply.prompt_tokens
         else:
@@ -63,12 +63,15 @@ class RoleSampler:
         if room < 1:
             raise ContextOverflow(f"the conversation has {len(prompt)} tokens of {policy.context_length}")
         params = SamplingParams(min(self.max_tokens, room), self.temperature, seed=seed)
-        return await self._with_retries(lambda: policy.sample(prompt, params))
+        seconds = self.attempt_seconds
+        if isinstance(policy, QueuesRequests):
+            return await self._with_retries(lambda: policy.sample_within(seconds, prompt, params), None)
+        return await self._with_retries(lambda: policy.sample(prompt, params), seconds)
 
-    async def _with_retries(self, request: Callable[[], Awaitable[T]]) -> T:
+    async def _with_retries(self, request: Callable[[], Awaitable[T]], seconds: float | None) -> T:
         for attempt in range(self.retries + 1):
             try:
-                async with asyncio.timeout(self.attempt_seconds):
+                async with asyncio.timeout(seconds):
                     return await request()
             except TimeoutError:
                 reason = f"no reply within {self.attempt_seconds:g} s"

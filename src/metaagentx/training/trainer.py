@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from ..config import Config, StageConfig
 from ..evaluation.held_out import solve_rate, training_subset
 from ..evaluation.sampling import evaluation_samplers
-from ..policy import ComparesGradients, Datum, GivesLogprobs, Policy, SamplerStats, require_trainable
+from ..policy import ComparesGradients, Datum, GivesLogprobs, HasEngine, Policy, SamplerStats, require_trainable
 from ..progress import TrainingProgress
 from ..rollout.sampling import seed_of
 from ..rollout.tree import Resources, RolloutOptions, rollout_batch
@@ -204,8 +204,11 @@ class Trainer:
             await self.run.save_checkpoint(done, self._policies_by_name(), options.keep_checkpoints)
 
     def _sampler_stats(self) -> Mapping[str, float]:
-        policy = self.policies[Role.EXECUTOR]
-        return policy.stats() if isinstance(policy, SamplerStats) else {}
+        """Return the totals of all samplers; roles that share one are counted once."""
+        samplers = {id(p.engine if isinstance(p, HasEngine) else p): p for p in self.policies.values()}
+        stats = [policy.stats() for policy in samplers.values() if isinstance(policy, SamplerStats)]
+        names = dict.fromkeys(name for totals in stats for name in totals)
+        return {name: sum(totals.get(name, 0.0) for totals in stats) for name in names}
 
     def _policies_by_name(self) -> dict[str, Policy]:
         return {str(role): policy for role, policy in self.policies.items()}

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ...errors import MetaAgentXError
-from .kv_cache import KVLayout, KVSlots
+from .kv_cache import KVLayout, KVSlots, whole_pages
 from .model_runner import ModelRunner, NativeRunner
 from .prefix_tree import common_prefix
 from .requests import SampleRequest
@@ -119,57 +119,89 @@ def _compile_problem(runner: ModelRunner) -> str | None:
 
 
 class DecodeBatch:
-    """Requests that are decoded together; request i is in slot i."""
+    """Requests of one size class that are decoded together; request i is in slot i.
 
-    def __init__(self, layout: KVLayout, capacity: int, expected_slots: int) -> None:
-        self.slots = KVSlots(layout, capacity, expected_slots)
+    Requests join and leave first, and `allocate` then fits the slots to them.
+    """
+
+    def __init__(self, layout: KVLayout, size_class: int, decode_step: DecodeStep) -> None:
+        self.size_class = size_class
+        self.slots = KVSlots(layout)
         self.requests: list[SampleRequest] = []
+        self.longest = 0
+        """Length of the longest request."""
+        self._decode_step = decode_step
         self._inputs: DecodeInputs | None = None
         self._device = layout.device
 
-    def add(self, request: SampleRequest, kv_L_2_K_T_D: Tensor | None) -> int:
-        """Add a request with its cached keys and values, and return its slot."""
-        slot = self.slots.add()
-        if kv_L_2_K_T_D is not None:
-            self.slots.write(slot, kv_L_2_K_T_D)
+    def join(self, request: SampleRequest) -> None:
+        """Add a request. Its keys and values are to be written after `allocate`."""
         self.requests.append(request)
+        self.longest = max(self.longest, request.length)
         self._inputs = None
-        return slot
 
     def read(self, request: SampleRequest) -> Tensor:
-        """Return the keys and values of a request, [L, 2, K, T, D]."""
+        """Return a copy of the keys and values of a request, [L, 2, K, T, D]."""
         return self.slots.read(self.requests.index(request), request.length - 1)
 
-    def remove(self, request: SampleRequest) -> Tensor:
-        """Remove a request and return its keys and values, [L, 2, K, T, D]."""
+    def write(self, request: SampleRequest, kv_L_2_K_T_D: Tensor) -> None:
+        """Write the first keys and values of a request."""
+        self.slots.write(self.requests.index(request), kv_L_2_K_T_D)
+
+    def remove(self, request: SampleRequest) -> None:
+        """Remove a request; the last one takes its slot."""
         slot, last = self.requests.index(request), self.requests[-1]
-        kv_L_2_K_T_D = self.slots.read(slot, request.length - 1)
-        self.slots.free(slot, last.length - 1)
+        if len(self.requests) <= self.slots.count:  # otherwise the last has no slot yet
+            self.slots.move(len(self.requests) - 1, slot, last.length - 1)
         self.requests[slot] = last
         self.requests.pop()
+        self.longest = max((request.length for request in self.requests), default=0)
         self._inputs = None
-        return kv_L_2_K_T_D
 
-    def outgrown(self) -> list[SampleRequest]:
-        """Return the requests whose next token has no room in these slots."""
-        return [request for request in self.requests if request.length > self.slots.capacity]
+    def absorb(self, other: "DecodeBatch") -> None:
+        """Take over all requests of another batch, with their keys and values."""
+        self.longest = max(self.longest, other.longest)
+        self.slots.append(len(self.requests), other.slots, len(other.requests), whole_pages(self.longest))
+        self.requests += other.requests
+        other.requests = []
+        self._inputs = None
 
-    def step(self, decode_step: DecodeStep) -> list[SampleRequest]:
+    def positions(self, tight: bool, headroom: int = 0) -> int:
+        """Return how many positions `allocate` takes for these requests, each `headroom` longer than now."""
+        slots, capacity = self._shape(tight, headroom)
+        return slots * capacity
+
+    def allocate(self, tight: bool) -> None:
+        """Fit the slots to the requests; `tight`: without spare slots, or pages that a longer request has left."""
+        self.slots.resize(*self._shape(tight))
+
+    def _shape(self, tight: bool, headroom: int = 0) -> tuple[int, int]:
+        slots, capacity = self._decode_step.rows(len(self.requests)), whole_pages(self.longest + headroom)
+        if self._decode_step.fixed_shape:
+            return slots, self.size_class
+        if tight or not self.slots.count:
+            return slots, capacity
+        if capacity > self.slots.capacity:  # everything is copied anyway, so spare slots need not be
+            return slots, capacity
+        spare = self.slots.count if slots <= self.slots.count else self.slots.count * 5 // 4
+        return max(slots, spare), self.slots.capacity
+
+    def step(self) -> list[SampleRequest]:
         """Sample the next token of each request and return the finished requests."""
+        decode_step = self._decode_step
         rows = decode_step.rows(len(self.requests))
         if self._inputs is None or len(self._inputs.tokens_B) != rows:
             shared = 0 if decode_step.fixed_shape or rows > len(self.requests) else shared_prefix(self.requests)
             self._inputs = self._new_inputs(rows, shared)
-            self.slots.reserve(rows)
-        length = max(request.length for request in self.requests)
-        uniforms = [request.rng.random() for request in self.requests] + [0.5] * (rows - len(self.requests))
+        uniforms = [request.draw() for request in self.requests] + [0.5] * (rows - len(self.requests))
         uniforms_B = torch.tensor(uniforms, dtype=torch.float64, device=self._device)
-        sampled_2_B = decode_step.run(self.slots, self._inputs, uniforms_B, length)
+        sampled_2_B = decode_step.run(self.slots, self._inputs, uniforms_B, self.longest)
         self._inputs = self._inputs._replace(
             tokens_B=sampled_2_B[0].long() * self._inputs.advance_B,
             positions_B=self._inputs.positions_B + self._inputs.advance_B,
         )
         tokens, logprobs = sampled_2_B.tolist()
+        self.longest += 1
         sampled = zip(self.requests, tokens, logprobs, strict=False)  # further rows have no request
         return [request for request, token, logprob in sampled if request.append(int(token), logprob)]
 
@@ -229,7 +261,7 @@ class DecodeWorkers:
                         index, batch = pending.popleft()
                     except IndexError:
                         return
-                    finished[index] = batch.step(self._decode_step)
+                    finished[index] = batch.step()
 
         torch.set_num_threads(self._threads_for(batches))
         others: list[Future[None]] = []

@@ -1,12 +1,16 @@
 """The KV cache: `KVSlots` for sequences that are being decoded, `PrefixCache` for prefixes that may occur again.
 
 `KVSlots` holds sequences of similar length, one slot each, without gaps, so that a decode step attends to no more than
-the longest of them. `PrefixCache` keeps prefixes in blocks of a few tokens, each prefix once, and evicts the least
-recently used. Slots copy from cached blocks: copying is far cheaper than computing.
+the longest of them. Its slots grow by pages with the sequences: a step reads one dense tensor, which is what a CPU and
+plain torch operations are fastest with, and copying it once in a page's worth of steps costs little beside that.
+`PrefixCache` keeps prefixes in blocks of a few tokens, each prefix once, and evicts the least recently used. Slots copy
+from cached blocks: copying is far cheaper than computing.
 
 Shapes: L layers, S slots, K key heads, T positions, D head width; 2 stands for keys and values.
 """
 
+import math
+import mmap
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +18,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-MIN_CAPACITY = 128
+PAGE = 64
+"""By how many positions slots grow."""
+MIN_SIZE_CLASS = 128
+MAPPED_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,39 +39,70 @@ class KVLayout:
         """The size of the keys and values of all layers."""
         return 2 * self.layers * self.key_heads * self.head_width * self.dtype.itemsize
 
-    def allocate(self, slots: int, positions: int) -> list[Tensor]:
-        """Return zeros [S, K, T, D] for each layer. Masked positions are still multiplied, so they must be finite."""
+    def allocate(self, slots: int, positions: int) -> Tensor:
+        """Return zeros [S, K, T, D], for the keys or values of slots in a layer or of a sequence in all of them.
+
+        Masked positions are still multiplied, so they must be finite. A large tensor on a CPU is memory of its own: the
+        heap would be left with holes that are too small for tensors that grow.
+        """
         shape = (slots, self.key_heads, positions, self.head_width)
-        return [torch.zeros(shape, dtype=self.dtype, device=self.device) for _ in range(self.layers)]
+        size = math.prod(shape) * self.dtype.itemsize
+        if self.device.type != "cpu" or size < MAPPED_BYTES:
+            return torch.zeros(shape, dtype=self.dtype, device=self.device)
+        return torch.frombuffer(mmap.mmap(-1, size), dtype=self.dtype).view(shape)
 
 
-def capacity_for(tokens: int) -> int:
-    """Return the capacity of the slots that hold a sequence of this length: a power of two."""
-    return max(MIN_CAPACITY, 1 << (tokens - 1).bit_length())
+def size_class(tokens: int) -> int:
+    """Return the size class of a sequence of this length: a power of two. Those of one class are decoded together."""
+    return max(MIN_SIZE_CLASS, 1 << (tokens - 1).bit_length())
+
+
+def whole_pages(tokens: int) -> int:
+    """Return the positions of the pages that hold a sequence of this length."""
+    return -(-tokens // PAGE) * PAGE
 
 
 class KVSlots:
-    """Keys and values of sequences of one capacity; the first `used` slots are in use."""
+    """Keys and values of sequences, one in each slot; slots are in use from the first on."""
 
-    def __init__(self, layout: KVLayout, capacity: int, expected_slots: int = 1) -> None:
+    def __init__(self, layout: KVLayout, slots: int = 0, capacity: int = 0) -> None:
         self.capacity = capacity
-        self.used = 0
         # One tensor for each layer: a compiled step would copy all of a tensor of which it changes a part in place.
-        self.keys_S_K_T_D = layout.allocate(expected_slots, capacity)
-        self.values_S_K_T_D = layout.allocate(expected_slots, capacity)
+        self.keys_S_K_T_D = [layout.allocate(slots, capacity) for _ in range(layout.layers)]
+        self.values_S_K_T_D = [layout.allocate(slots, capacity) for _ in range(layout.layers)]
         self._layout = layout
 
-    def reserve(self, slots: int) -> None:
-        """Make room for at least this many slots."""
-        if slots > len(self.keys_S_K_T_D[0]):
-            self.keys_S_K_T_D = self._enlarge(self.keys_S_K_T_D, slots)
-            self.values_S_K_T_D = self._enlarge(self.values_S_K_T_D, slots)
+    @property
+    def count(self) -> int:
+        """The number of slots, in use or not."""
+        return len(self.keys_S_K_T_D[0])
 
-    def add(self) -> int:
-        """Take the next free slot and return its index."""
-        self.reserve(self.used + 1)
-        self.used += 1
-        return self.used - 1
+    @property
+    def positions(self) -> int:
+        """The number of positions that are allocated."""
+        return self.count * self.capacity
+
+    def resize(self, slots: int, capacity: int) -> None:
+        """Change the number of slots and their capacity. What fits into both is kept."""
+        if (slots, capacity) != (self.count, self.capacity):
+            self._rebuild(slots, capacity, [(self, min(slots, self.count))])
+
+    def append(self, own: int, other: "KVSlots", count: int, capacity: int) -> None:
+        """Keep the first `own` slots, and move the first `count` of another behind them, which has none then."""
+        self._rebuild(own + count, capacity, [(self, own), (other, count)])
+
+    def _rebuild(self, slots: int, capacity: int, sources: "Sequence[tuple[KVSlots, int]]") -> None:
+        """Take the first slots of each source, one layer after the other: two copies of it exist for a moment."""
+        for layer in range(len(self.keys_S_K_T_D)):
+            for kind in ("keys_S_K_T_D", "values_S_K_T_D"):
+                new_S_K_T_D, start = self._layout.allocate(slots, capacity), 0
+                for source, count in sources:
+                    tensors, stop = getattr(source, kind), min(capacity, source.capacity)
+                    new_S_K_T_D[start : start + count, :, :stop] = tensors[layer][:count, :, :stop]
+                    tensors[layer] = self._layout.allocate(0, 0)
+                    start += count
+                getattr(self, kind)[layer] = new_S_K_T_D
+        self.capacity = capacity
 
     def write(self, slot: int, kv_L_2_K_T_D: Tensor) -> None:
         """Write keys and values to the first positions of a slot."""
@@ -76,22 +114,16 @@ class KVSlots:
     def read(self, slot: int, stop: int) -> Tensor:
         """Return a copy of the first positions of a slot, [L, 2, K, T, D]."""
         pairs = zip(self.keys_S_K_T_D, self.values_S_K_T_D, strict=True)
-        kv_L2_K_T_D = torch.stack([tensor[slot, :, :stop] for pair in pairs for tensor in pair])
+        kv_L2_K_T_D = self._layout.allocate(2 * self._layout.layers, stop)
+        torch.stack([tensor[slot, :, :stop] for pair in pairs for tensor in pair], out=kv_L2_K_T_D)
         kv_L_2_K_T_D: Tensor = kv_L2_K_T_D.unflatten(0, (-1, 2))
         return kv_L_2_K_T_D
 
-    def free(self, slot: int, length_of_last: int) -> None:
-        """Free a slot; the last one, of this length, is moved into it."""
-        self.used -= 1
-        if slot != self.used:
+    def move(self, source: int, target: int, stop: int) -> None:
+        """Copy the first positions of a slot to another."""
+        if source != target:
             for tensor in (*self.keys_S_K_T_D, *self.values_S_K_T_D):
-                tensor[slot, :, :length_of_last] = tensor[self.used, :, :length_of_last]
-
-    def _enlarge(self, tensors: list[Tensor], slots: int) -> list[Tensor]:
-        larger = self._layout.allocate(1 << (slots - 1).bit_length(), self.capacity)
-        for new, old in zip(larger, tensors, strict=True):
-            new[: self.used] = old[: self.used]
-        return larger
+                tensor[target, :, :stop] = tensor[source, :, :stop]
 
 
 class PrefixCache:
@@ -105,6 +137,7 @@ class PrefixCache:
         self.keep_tails = keep_tails
         self._blocks: OrderedDict[tuple[int, tuple[int, ...]], tuple[int, Tensor]] = OrderedDict()
         self._last_id = 0
+        self._max_tokens: float = math.inf
 
     @property
     def tokens(self) -> int:
@@ -135,6 +168,7 @@ class PrefixCache:
             parent = self._blocks[key][0]
             keys.append(key)
         self._touch(keys)
+        self.limit(self._max_tokens)
 
     def block_hashes(self, tokens: Sequence[int]) -> list[int]:
         """Return one number for each block of a sequence, which stands for all tokens up to the block's end."""
@@ -144,9 +178,10 @@ class PrefixCache:
             hashes.append(parent)
         return hashes
 
-    def evict(self, tokens: int) -> None:
-        """Evict the least recently used blocks until at most this many positions are cached."""
-        while self._blocks and self.tokens > tokens:
+    def limit(self, max_tokens: float) -> None:
+        """Evict the least recently used blocks while there are more positions than this, now and from now on."""
+        self._max_tokens = max_tokens
+        while self._blocks and self.tokens > max_tokens:
             self._blocks.popitem(last=False)
 
     def clear(self) -> None:

@@ -1,4 +1,4 @@
-"""Detects exhausted memory, and turns errors of libraries into one line."""
+"""Measures free memory, detects exhausted memory, and turns errors of libraries into one line."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,7 +6,17 @@ from pathlib import Path
 
 import torch
 
+from ..memory_budget import available_host_bytes
+
 _OUT_OF_MEMORY_TEXTS = ("allocate memory", "bad_alloc", "CUBLAS_STATUS_ALLOC_FAILED")
+
+
+def available_bytes(device: torch.device) -> int:
+    """Return how much more memory this process can take on a device."""
+    if device.type != "cuda":
+        return available_host_bytes()
+    free, _ = torch.cuda.mem_get_info(device)
+    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -73,6 +73,10 @@ class LocalPolicy:
         """Sample one completion; concurrent calls are batched."""
         return await self.engine.sample(prompt, params)
 
+    async def sample_within(self, seconds: float, prompt: Sequence[int], params: SamplingParams) -> Completion:
+        """Sample one completion; raise `TimeoutError` if it takes longer once it is admitted to a batch."""
+        return await self.engine.sample(prompt, params, seconds)
+
     async def forward_backward(
         self, data: Sequence[Datum], loss: LossName, options: LossConfig = DEFAULT_LOSS, temperature: float = 1.0
     ) -> Metrics:

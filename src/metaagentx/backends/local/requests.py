@@ -1,6 +1,7 @@
 """A sampling request under way: its tokens so far, its own random numbers, and the conditions that end it."""
 
 import random
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -45,10 +46,29 @@ class SampleRequest:
     """`params.max_tokens`, or fewer where the context leaves less room."""
     end_tokens: frozenset[int]
     stop_strings: StopStrings | None
-    rng: random.Random
+    seed: int | bytes | None
     future: "Future[Completion]" = field(default_factory=Future)
-    tokens: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
+    asked_at: float = field(default_factory=time.monotonic)
+    admitted_at: float | None = None
+    """When it was admitted to a batch; None while it waits for that."""
+    number: int = 0
+    """Its place in the order of arrival."""
+
+    def __post_init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget what was sampled. With a seed the same is drawn again."""
+        self.tokens: list[int] = []
+        self.logprobs: list[float] = []
+        self._rng = random.Random(self.seed)
+        self._drawn: float | None = None
+
+    def draw(self) -> float:
+        """Return the random number of the next token, the same until that token is appended."""
+        if self._drawn is None:
+            self._drawn = self._rng.random()
+        return self._drawn
 
     @cached_property
     def max_length(self) -> int:
@@ -73,6 +93,7 @@ class SampleRequest:
         """Add a sampled token and return whether it was the last."""
         self.tokens.append(token)
         self.logprobs.append(logprob)
+        self._drawn = None
         finish: FinishReason
         if token in self.end_tokens or (self.stop_strings is not None and self.stop_strings.matches(self.tokens)):
             finish = "stop"
