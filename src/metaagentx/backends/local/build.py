@@ -10,8 +10,11 @@ import torch
 
 from ...atomic import atomic_directory
 from ...options import ModelConfig, OptimizerConfig
+from ...progress import print_line
 from ...types import Role
+from ..hub import fetch_model
 from .engine import Engine
+from .gguf import convert_gguf
 from .model import LocalModel, LoraOptions, load_model
 from .policy import LocalPolicy
 from .presets import new_model
@@ -60,6 +63,25 @@ def build_policies(
     return LocalPolicies(policies, dict.fromkeys(Role, reference))
 
 
+def start_model(options: ModelConfig, directory: Path, seed: int) -> Path:
+    """Return the directory of the model that a run starts from. A new or converted one is saved in the run directory.
+
+    One that only the Hugging Face hub has is downloaded.
+    """
+    if not options.made_by_run:
+        return fetch_model(options.path)
+    path = directory / "model"
+    if path.exists():
+        return path
+    if options.preset is not None:
+        with atomic_directory(path) as unfinished:
+            new_model(unfinished, options.preset, seed)
+    elif options.gguf_file is not None:
+        print_line(f"converting {options.gguf_file} to {path}")
+        convert_gguf(fetch_model(options.path, options.gguf_file), options.gguf_file, path)
+    return path
+
+
 def _models(options: ModelConfig, directory: Path, seed: int) -> dict[Role, LocalModel]:
     lora = LoraOptions(options.lora_rank, 2 * options.lora_rank) if options.lora_rank else None
     if options.sharing == "lora" and lora is not None:
@@ -71,13 +93,7 @@ def _models(options: ModelConfig, directory: Path, seed: int) -> dict[Role, Loca
 
 
 def _load(options: ModelConfig, directory: Path, seed: int, lora: LoraOptions | None = None) -> LocalModel:
-    path = Path(options.path)
-    if options.preset is not None:
-        path = directory / "model"
-        if not path.exists():
-            with atomic_directory(path) as unfinished:
-                new_model(unfinished, options.preset, seed)
-    return load_model(path, device=options.device, gguf_file=options.gguf_file, lora=lora)
+    return load_model(start_model(options, directory, seed), device=options.device, lora=lora)
 
 
 def _engine(model: LocalModel, options: ModelConfig) -> Engine:
