@@ -53,6 +53,9 @@ class ModelConfig(Section):
     """Rank of the LoRA; 0 trains the full weights."""
     device: Text | None = None
     """Torch device, such as `cuda:0`. Not set: the GPU if there is one, else the CPU."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Type of the weights. `auto`: bfloat16 on a GPU, float32 on a CPU. Training keeps float32 weights beside bfloat16
+    ones."""
     threads: Annotated[int, Field(ge=0, le=1024)] = 0
     """CPU threads of the model; 0 uses all cores."""
     max_batch: Batch = 128
@@ -110,5 +113,8 @@ class OptimizerConfig(Section):
     """Decay of the second moment."""
     token_budget: Count = 8192
     """Maximum number of tokens in a micro-batch. Halved for the rest of the run when memory runs out."""
+    activation_checkpointing: bool | Literal["auto"] = "auto"
+    """Compute the layers again in the backward pass instead of keeping their activations: less memory, a third more
+    time. `auto`: from the first sequence that does not fit into memory by itself."""
     updates_per_step: Batch = 1
     """Number of optimizer steps that the data of a training step are split into."""

@@ -18,6 +18,7 @@ from ..rewards.probe import check_graders
 from ..tasks import Mixture
 from ..training.loggers import check_loggers
 from ..types import Role
+from .memory_check import check_memory
 
 RESUME_HINT = "free some disk space, then run the same command to resume"
 
@@ -32,13 +33,14 @@ async def prepare_tasks(config: Config) -> Mixture:
 def prepare_training(recipe: Recipe, directory: Path) -> Mixture:
     """Run every check for a run in this directory, which may exist or not, and return its training tasks.
 
-    When all else is found to be right, a model that only the Hugging Face hub has is downloaded.
+    When all else is right, a model that only the Hugging Face hub has is downloaded, and the memory plan is printed.
     """
     check_start(recipe, directory)
     tasks = asyncio.run(prepare_tasks(recipe.config))
     model = recipe.config.model
     if model.preset is None and not (model.made_by_run and (directory / "model").exists()):
         fetch_model(model.path, model.gguf_file)
+    check_memory(recipe.config, directory)
     return tasks
 
 

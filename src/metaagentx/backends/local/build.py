@@ -1,5 +1,6 @@
 """Build the policies of both roles on this machine: shared weights, a LoRA for each role, or a model for each."""
 
+import ctypes
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,9 @@ from .gguf import convert_gguf
 from .model import LocalModel, LoraOptions, load_model
 from .policy import LocalPolicy
 from .presets import new_model
+
+_LARGE_MODEL = 10_000_000
+_M_MMAP_THRESHOLD = -3
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +55,10 @@ def build_policies(
     use_threads(options.threads)
     torch.manual_seed(seed)
     models = _models(options, directory, seed)
-    policies = {role: LocalPolicy(model, role, _engine(model, options), optimizer) for role, model in models.items()}
-    if models[Role.DESIGNER] is models[Role.EXECUTOR]:  # one engine, so that both roles share batches and prefixes
-        policies[Role.DESIGNER].engine = policies[Role.EXECUTOR].engine
+    _return_freed_memory(models[Role.EXECUTOR])
+    # One engine for each model: roles on the same model share batches, prefixes and copies of the weights.
+    engines = {model: _engine(model, options) for model in dict.fromkeys(models.values())}
+    policies = {role: LocalPolicy(model, role, engines[model], optimizer) for role, model in models.items()}
     if for_training:
         for policy in policies.values():
             policy.ensure_trainable()
@@ -61,6 +66,18 @@ def build_policies(
         return LocalPolicies(policies, None)
     reference = LocalPolicy(_load(options, directory, seed), "reference")
     return LocalPolicies(policies, dict.fromkeys(Role, reference))
+
+
+def _return_freed_memory(model: LocalModel) -> None:
+    """Let the C library give large blocks back to the system as soon as they are freed, for a larger model on a CPU.
+
+    By default it keeps blocks of up to 32 MB for later, and the holes between them make the peak of an update half as
+    large again. Small models are left alone: for their tensors new pages would cost time.
+    """
+    weights = sum(weight.numel() for weight in model.module.parameters())
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # only glibc has it
+    if mallopt is not None and model.device.type == "cpu" and weights >= _LARGE_MODEL:
+        mallopt(_M_MMAP_THRESHOLD, 1 << 20)
 
 
 def start_model(options: ModelConfig, directory: Path, seed: int) -> Path:

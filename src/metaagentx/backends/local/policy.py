@@ -30,9 +30,16 @@ class LocalPolicy:
     ) -> None:
         self.model = model
         self.role = role
-        self.engine = engine or Engine(model)
+        self._engine = engine
         self._options = options
         self._learner: Learner | None = None
+
+    @property
+    def engine(self) -> Engine:
+        """The engine that samples; without one given it is built on first use, so a reference model has none."""
+        if self._engine is None:
+            self._engine = Engine(self.model)
+        return self._engine
 
     def ensure_trainable(self) -> None:
         """Raise for a model that cannot be trained here, before anything else is done with it."""
