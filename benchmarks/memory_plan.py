@@ -181,7 +181,7 @@ async def measure(directory: Path, settings: list[str]) -> dict[str, float]:
         data = []
         for _ in range(count):
             tokens = tuple(draw.randrange(vocabulary) for _ in range(prompt + reply))
-            weights = (0.0,) * prompt + (1.0,) * reply
+            weights = (0.0,) * 8 + (1.0,) * (len(tokens) - 8)
             data.append(Datum(tokens, weights, draw.choice([-1.0, 1.0]), (-9.0,) * len(tokens)))
         return data
 

@@ -17,7 +17,7 @@ Phase = Literal["loading", "sampling", "update"]
 RUNNING: tuple[Phase, ...] = ("sampling", "update")
 ALWAYS: tuple[Phase, ...] = ("loading", *RUNNING)
 
-LIBRARIES_BYTES = 450 << 20
+LIBRARIES_BYTES = 380 << 20
 """Python with torch, transformers and peft, after the first products; measured."""
 GPU_CONTEXT_BYTES = 600 << 20
 """What CUDA and its libraries take on a GPU; estimated."""

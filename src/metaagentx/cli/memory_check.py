@@ -14,32 +14,33 @@ from ..backends.model_shape import KNOWN_SHAPES, ModelShape, preset_shape, read_
 from ..backends.presets import check_preset
 from ..config import Config
 from ..errors import MetaAgentXError
-from ..progress import print_line
 from ..sandbox.memory import available_bytes
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SMALLEST_BUDGET = 256
+_SHOWN_PARTS = 4
 MAX_SUGGESTIONS = 3
 Suggestions = list[tuple[dict[str, object], MemoryPlan]]
 """Settings to change, and the plan with them."""
 
 
-def check_memory(config: Config, directory: Path) -> None:
-    """Print the plan of a run in a few lines, and raise if it cannot fit. `directory` is the run directory."""
+def check_memory(config: Config, directory: Path) -> list[str]:
+    """Return the plan of a run in a few lines, or raise if it cannot fit. `directory` is the run directory."""
     shape = find_shape(config, directory)
     if shape is None:  # an architecture with other keys in its config
-        return
+        return []
     config, sizes = place(config)
-    planned = plan_recipe(config, shape, sizes)
-    suggestions = [] if planned.fits(sizes) else suggest(config, shape, sizes)
-    if not planned.fits(sizes, ACCURACY):
-        raise MetaAgentXError(describe_misfit(planned, sizes, suggestions))
-    for device in planned.devices:
-        parts = sorted((part for part in planned.parts if part.device == device), key=lambda part: -part.bytes)
-        listed = ", ".join(f"{part.name} {show_size(part.bytes)}" for part in parts)
-        print_line(f"memory on {device}: {show_size(planned.peak(device))}{of_free(sizes, device)} ({listed})")
+    plan = plan_recipe(config, shape, sizes)
+    suggestions = [] if plan.fits(sizes) else suggest(config, shape, sizes)
+    if not plan.fits(sizes, ACCURACY):
+        raise MetaAgentXError(describe_misfit(plan, sizes, suggestions))
+    lines = []
+    for device in plan.devices:
+        needed = f"{show_size(plan.peak(device))}{of_free(sizes, device)}"
+        lines.append(f"memory on {device}: {needed}; {largest_parts(plan, device)}")
     if suggestions:
-        print_line(f"memory is tight: plans are right within {ACCURACY:.0%}. {describe_fixes(suggestions)}")
+        lines.append(f"memory is tight: plans are right within {ACCURACY:.0%}; {describe_fixes(suggestions)}")
+    return lines
 
 
 def find_shape(config: Config, directory: Path | None = None) -> ModelShape | None:
@@ -148,17 +149,22 @@ def change(config: Config, changes: Mapping[str, object]) -> Config:
 def describe_misfit(plan: MemoryPlan, sizes: Mapping[str, int], suggestions: Suggestions) -> str:
     """Return one line: which device lacks how much, and what fits."""
     device = next(name for name in plan.devices if name in sizes and plan.peak(name) > sizes[name])
-    phase = max(ALWAYS, key=lambda phase: plan.total(device, phase))
-    parts = sorted(
-        (part for part in plan.parts if part.device == device and phase in part.phases), key=lambda p: -p.bytes
-    )
-    most = ", ".join(f"{part.name} {show_size(part.bytes)}" for part in parts[:4])
     needed, free = show_size(plan.peak(device)), show_size(sizes[device])
     fix = describe_fixes(suggestions) or "no setting makes it fit: use a smaller model or a device with more memory"
-    return f"the recipe needs {needed} on {device} ({phase}: {most}), and {free} are free: {fix}"
+    return f"the recipe needs {needed} on {device} ({largest_parts(plan, device)}), and {free} are free: {fix}"
+
+
+def largest_parts(plan: MemoryPlan, device: str) -> str:
+    """Return the largest phase of a device and its largest parts in words."""
+    phase = max(ALWAYS, key=lambda phase: plan.total(device, phase))
+    parts = [part for part in plan.parts if part.device == device and phase in part.phases]
+    parts.sort(key=lambda part: -part.bytes)
+    listed = ", ".join(f"{part.name} {show_size(part.bytes)}" for part in parts[:_SHOWN_PARTS])
+    return f"{phase}: {listed}"
 
 
 def describe_fixes(suggestions: Suggestions) -> str:
+    """Return in words what fits, or nothing."""
     options = []
     for changes, plan in suggestions:
         settings = " ".join(f"--set {key}={json.dumps(value).strip(chr(34))}" for key, value in changes.items())

@@ -33,7 +33,7 @@ async def prepare_tasks(config: Config) -> Mixture:
 def prepare_training(recipe: Recipe, directory: Path) -> Mixture:
     """Run every check for a run in this directory, which may exist or not, and return its training tasks.
 
-    When all else is right, a model that only the Hugging Face hub has is downloaded, and the memory plan is printed.
+    When all else is right, a model that only the Hugging Face hub has is downloaded, and the memory plan must fit.
     """
     check_start(recipe, directory)
     tasks = asyncio.run(prepare_tasks(recipe.config))
