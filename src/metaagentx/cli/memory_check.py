@@ -116,8 +116,12 @@ def suggest(config: Config, shape: ModelShape, sizes: Mapping[str, int]) -> Sugg
 def _candidates(config: Config) -> Iterator[dict[str, object]]:
     """Yield changes of settings, single ones first."""
     budget, kv_tokens = config.optimizer.token_budget, config.model.kv_budget_tokens
-    budgets = [{"optimizer.token_budget": budget >> n} for n in range(1, 20) if budget >> n >= _SMALLEST_BUDGET]
-    caches = [{"model.kv_budget_tokens": kv_tokens >> n} for n in range(1, 20) if kv_tokens and kv_tokens >> n >= 1024]
+    budgets: list[dict[str, object]] = [
+        {"optimizer.token_budget": budget >> n} for n in range(1, 20) if budget >> n >= _SMALLEST_BUDGET
+    ]
+    caches: list[dict[str, object]] = [
+        {"model.kv_budget_tokens": kv_tokens >> n} for n in range(1, 20) if kv_tokens and kv_tokens >> n >= 1024
+    ]
     recompute: dict[str, object] = {}
     if config.optimizer.activation_checkpointing is not True:
         recompute = {"optimizer.activation_checkpointing": True}

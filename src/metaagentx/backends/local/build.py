@@ -64,7 +64,7 @@ def build_policies(
             policy.ensure_trainable()
     if not with_reference:
         return LocalPolicies(policies, None)
-    reference = LocalPolicy(_load(options, directory, seed), "reference")
+    reference = LocalPolicy(_load(options, directory, seed), "reference", samples=False)
     return LocalPolicies(policies, dict.fromkeys(Role, reference))
 
 

@@ -26,17 +26,24 @@ class LocalPolicy:
     """A role on a model: the engine samples, and the role's own learner trains."""
 
     def __init__(
-        self, model: LocalModel, role: str, engine: Engine | None = None, options: OptimizerConfig | None = None
+        self,
+        model: LocalModel,
+        role: str,
+        engine: Engine | None = None,
+        options: OptimizerConfig | None = None,
+        *,
+        samples: bool = True,
     ) -> None:
+        """Use this engine, or a new one; with `samples=False` none is built before the first sample."""
         self.model = model
         self.role = role
-        self._engine = engine
+        self._engine = Engine(model) if engine is None and samples else engine
         self._options = options
         self._learner: Learner | None = None
 
     @property
     def engine(self) -> Engine:
-        """The engine that samples; without one given it is built on first use, so a reference model has none."""
+        """The engine that samples."""
         if self._engine is None:
             self._engine = Engine(self.model)
         return self._engine
