@@ -20,7 +20,7 @@ from .model import LocalModel, LoraOptions, load_model
 from .policy import LocalPolicy
 from .presets import new_model
 
-_LARGE_MODEL = 10_000_000
+_LARGE_MODEL = 20_000_000
 _M_MMAP_THRESHOLD = -3
 
 
@@ -72,7 +72,8 @@ def _return_freed_memory(model: LocalModel) -> None:
     """Let the C library give large blocks back to the system as soon as they are freed, for a larger model on a CPU.
 
     By default it keeps blocks of up to 32 MB for later, and the holes between them make the peak of an update half as
-    large again. Small models are left alone: for their tensors new pages would cost time.
+    large again, more than can be planned. New pages cost time, up to a quarter of an update with small micro-batches:
+    small models are left alone.
     """
     weights = sum(weight.numel() for weight in model.module.parameters())
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # only glibc has it
