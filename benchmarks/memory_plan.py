@@ -18,26 +18,26 @@ from typing import Any
 
 TOLERANCE = 0.15
 SHAPES: dict[str, dict[str, Any]] = {
-    "llama-26m": {"kind": "llama", "width": 512, "layers": 6, "heads": 8, "hidden": 1536, "vocab": 8192},
-    "qwen3-70m": {"kind": "qwen3", "width": 640, "layers": 10, "heads": 10, "hidden": 1792, "vocab": 24576},
+    "llama-23m": {"kind": "llama", "width": 512, "layers": 6, "heads": 8, "hidden": 1536, "vocab": 8192},
+    "qwen3-62m": {"kind": "qwen3", "width": 640, "layers": 10, "heads": 10, "hidden": 1792, "vocab": 24576},
     "llama-135m": {"kind": "llama", "width": 576, "layers": 30, "heads": 9, "hidden": 1536, "vocab": 49152},
 }
 BOTH = "stages=[{steps=1, executor=1e-5}, {steps=1, designer=1e-5}]"
 CASES: dict[str, tuple[str, list[str]]] = {
-    "full weights": ("qwen3-70m", []),
+    "full weights": ("qwen3-62m", []),
     "full weights, larger model": ("llama-135m", ["optimizer.token_budget=512"]),
-    "one role learns": ("qwen3-70m", ["stages=[{steps=1, executor=1e-5}]"]),
-    "both roles at once": ("llama-26m", ["stages=[{steps=1, executor=1e-5, designer=1e-5}]"]),
-    "larger micro-batches": ("llama-26m", ["optimizer.token_budget=3072"]),
+    "one role learns": ("qwen3-62m", ["stages=[{steps=1, executor=1e-5}]"]),
+    "both roles at once": ("llama-23m", ["stages=[{steps=1, executor=1e-5, designer=1e-5}]"]),
+    "larger micro-batches": ("llama-23m", ["optimizer.token_budget=3072"]),
     "activation checkpointing": (
-        "llama-26m",
+        "llama-23m",
         ["optimizer.token_budget=3072", "optimizer.activation_checkpointing=true"],
     ),
-    "LoRA": ("qwen3-70m", ["model.lora_rank=16"]),
-    "a LoRA for each role": ("llama-26m", ["model.lora_rank=32", "model.sharing=lora"]),
-    "separate": ("llama-26m", ["model.sharing=separate"]),
-    "KL reference": ("qwen3-70m", ["loss.kl=0.01"]),
-    "large KV cache": ("llama-26m", ["optimizer.token_budget=256", "model.kv_budget_tokens=65536"]),
+    "LoRA": ("qwen3-62m", ["model.lora_rank=16"]),
+    "a LoRA for each role": ("llama-23m", ["model.lora_rank=32", "model.sharing=lora"]),
+    "separate": ("llama-23m", ["model.sharing=separate"]),
+    "KL reference": ("qwen3-62m", ["loss.kl=0.01"]),
+    "large KV cache": ("llama-23m", ["optimizer.token_budget=256", "model.kv_budget_tokens=65536"]),
 }
 SETTINGS = [
     "steps=1", BOTH, "tasks.train=gym:gcd", "model.compiled=false", "model.kv_budget_tokens=8192", "model.threads=1",
