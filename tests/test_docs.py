@@ -23,7 +23,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 QUICK = ("tasks list", "tasks show gym:", "recipes list", "grade ", "report ", "doctor", "version")
 """The beginnings of commands that are really run; the others are parsed by the real command line."""
-UNCHECKED = {"git", "cd", "pip", "echo", "uv", "export", "cat"}
+UNCHECKED = {"git", "cd", "pip", "echo", "uv", "export", "cat", "hf"}
 
 
 def blocks(language: str) -> list[Any]:
@@ -116,7 +116,15 @@ def test_commands_within_sentences_are_accepted_too() -> None:
     assert spans
     for span in sorted(spans):
         words = shlex.split(span)[1:]
-        if len(words) > 1 or words[0] not in ("train", "eval", "report", "coldstart", "sft", "grade"):  # only its name
+        if len(words) > 1 or words[0] not in (
+            "train",
+            "plan",
+            "eval",
+            "report",
+            "coldstart",
+            "sft",
+            "grade",
+        ):  # only its name
             parse(words)
 
 

@@ -5,6 +5,7 @@ and one range. `Config` in `metaagentx.config` puts the sections together. The s
 and `backends`, which may not import `config`.
 """
 
+import re
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
@@ -31,6 +32,11 @@ RESERVED_ARGUMENTS = frozenset(
 Off = Annotated[Literal[False], BeforeValidator(lambda value: value if isinstance(value, bool) else None)]
 
 
+def is_hub_name(path: str) -> bool:
+    """Return whether a path may be the name of a model on the Hugging Face hub: ORGANIZATION/NAME."""
+    return re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*", path) is not None
+
+
 class Section(BaseModel):
     """Base of all sections: immutable, with no other keys, and without conversions between types."""
 
@@ -43,9 +49,11 @@ class ModelConfig(Section):
     """The language model, and how the two roles share it."""
 
     path: Text
-    """Directory of a model in Hugging Face format, relative to the recipe, or `preset:tiny` for a new small model."""
+    """Directory of a model in Hugging Face format, relative to the recipe; or a name on the Hugging Face hub such as
+    `Qwen/Qwen3-0.6B`, if there is no such directory; or `preset:tiny` for a new small model."""
     gguf_file: Text | None = None
-    """Name of the file in that directory, if the weights are in GGUF format."""
+    """Name of the file in that directory, if the weights are in GGUF format. A run converts it once, to its own
+    directory `model`."""
     chat_template: TemplateArguments = {}
     """Arguments of the model's chat template, such as `{ enable_thinking = false }` for Qwen3. They hold for training
     and evaluation. A template ignores arguments that it does not use."""
@@ -83,6 +91,11 @@ class ModelConfig(Section):
     def preset(self) -> str | None:
         """The preset that `path` names, or None for a directory."""
         return self.path.removeprefix(PRESET) if self.path.startswith(PRESET) else None
+
+    @property
+    def made_by_run(self) -> bool:
+        """Whether a run creates or converts the model and keeps it in its directory `model`."""
+        return self.preset is not None or self.gguf_file is not None
 
 
 class LossConfig(Section):

@@ -195,6 +195,11 @@ def _stderr() -> Console:
     return Console(stderr=True)
 
 
+def print_line(text: str) -> None:
+    """Print a line to standard error, above a display if there is one."""
+    _stderr().print(text, markup=False, highlight=False, emoji=False, soft_wrap=True)
+
+
 def _bar(left: str, done: int, total: int, right: str) -> Table:
     grid = Table.grid(padding=(0, 1), expand=True)
     grid.add_column(no_wrap=True, overflow="ellipsis")

@@ -1,7 +1,6 @@
 """The small models we start from, and the errors of those that do not load."""
 
 import asyncio
-import json
 import os
 import subprocess
 import sys
@@ -93,8 +92,6 @@ def test_paths_that_are_no_models_are_told(nano: Path, tmp_path: Path) -> None:
         load_model(tmp_path / "nowhere")
     with pytest.raises(MetaAgentXError, match=r"is not a model directory: it has no config\.json"):
         load_model(tmp_path)
-    with pytest.raises(MetaAgentXError, match=r"no file a\.gguf in"):
-        load_model(tmp_path, gguf_file="a.gguf")
 
 
 def damaged(nano: Path, place: Path, name: str, content: bytes | None) -> Path:
@@ -147,58 +144,6 @@ def test_the_files_of_a_new_model_follow_the_umask(tmp_path: Path) -> None:
     finally:
         os.umask(before)
     assert {path.stat().st_mode & 0o777 for path in (tmp_path / "new").iterdir()} == {0o640}
-
-
-def write_gguf(path: Path, module: Any, tokenizer: Any) -> None:
-    """A Llama as llama.cpp writes it."""
-    gguf = pytest.importorskip("gguf", reason="GGUF files need the gguf package")
-    config, names = module.config, {"self_attn.": "attn_", "_proj": "", "mlp.": "ffn_", "attn_o": "attn_output"}
-    names |= {"model.layers": "blk", "model.embed_tokens": "token_embd", "model.norm": "output_norm"}
-    names |= {"post_attention_layernorm": "ffn_norm", "input_layernorm": "attn_norm", "lm_head": "output"}
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_freq_base(10000.0)
-    writer.add_rope_dimension_count(config.head_dim)
-    writer.add_vocab_size(config.vocab_size)
-    vocabulary = json.loads(tokenizer.backend_tokenizer.to_str())["model"]
-    special = set(tokenizer.all_special_ids)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_token_list(tokenizer.convert_ids_to_tokens(range(len(tokenizer))))
-    writer.add_token_types([3 if token in special else 1 for token in range(len(tokenizer))])
-    writer.add_token_merges([" ".join(merge) for merge in vocabulary["merges"]])
-    writer.add_eos_token_id(tokenizer.eos_token_id)
-    writer.add_chat_template(tokenizer.chat_template)
-    for name, tensor in module.state_dict().items():
-        if "q_proj" in name or "k_proj" in name:  # pairs of a rotation stand side by side there
-            heads = tensor.shape[0] // config.head_dim
-            tensor = tensor.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2)
-        for ours, theirs in names.items():
-            name = name.replace(ours, theirs)
-        writer.add_tensor(name, tensor.contiguous().numpy())
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
-def test_a_gguf_file_is_the_model_that_was_written(tmp_path: Path) -> None:
-    llama = random_model("llama", torch.float32, vocab_size=1024, num_attention_heads=2, num_key_value_heads=1)
-    write_gguf(tmp_path / "tiny.gguf", llama.module, llama.tokenizer.hf)
-    loaded = load_model(tmp_path, gguf_file="tiny.gguf", device="cpu")
-    prompt = llama.tokenizer.encode_chat([{"role": "user", "content": "Add 2 and 2."}])
-    assert loaded.tokenizer.encode_chat([{"role": "user", "content": "Add 2 and 2."}]) == prompt
-    with torch.inference_mode():
-        expected, found = (each.module(input_ids=torch.tensor([prompt])).logits for each in (llama, loaded))
-    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
-    drawn = asyncio.run(Engine(loaded, compiled=False).sample(prompt, SamplingParams(8, seed=1)))
-    again = asyncio.run(Engine(llama, compiled=False).sample(prompt, SamplingParams(8, seed=1)))
-    assert drawn.tokens == again.tokens
 
 
 @pytest.mark.parametrize("kind", ["qwen3", "llama"])

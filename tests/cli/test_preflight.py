@@ -75,6 +75,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (home / "bad.jsonl").write_text(json.dumps({"question": "Rain?", "grader": "bad:f", "data": 1}) + "\n")
     (home / "bad.py").write_text("def f(answer, data):\n    return data[answer]\n")
     (home / "good.py").write_text(SINGLE)
+    (home / "own.gguf").write_text("")
     (home / "broken.py").write_text("import os\n")
     (home / "nowhere").symlink_to("gone")
     for name in ("run", "cut_run"):
@@ -99,6 +100,12 @@ REFUSED = {
     "train recipe.toml --set model.path=cut": r"{home}/cut/model\.safetensors is truncated .*has \d+ bytes of \d+.*",
     "train recipe.toml --set model.path=mute": r"the model directory {home}/mute has no tokenizer\.json: copy .*",
     "train recipe.toml --set model.path=own.jsonl": r"{home}/own\.jsonl is a file, and a model is a directory: .*",
+    "train recipe.toml --set model.path=own.gguf": r"{home}/own\.gguf is a file, .* or convert it: metaagentx model .*",
+    "train recipe.toml --set model.path=acme/none --set tasks.train=gsm9k": "no source 'gsm9k': did you mean gsm8k.",
+    "train recipe.toml --set model.path=preset:10m --set optimizer.token_budget=1000000000": (
+        r"the recipe needs [\d.]+ GiB on cpu \(update: activations [\d.]+ GiB, .*\), and [\d.]+ GiB are free: "
+        r"this fits: --set optimizer\.token_budget=\d+ \([\d.]+ GiB\), or .*"
+    ),
     "train recipe.toml --set tasks.train=gsm9k": "no source 'gsm9k': did you mean gsm8k.",
     "train recipe.toml --set tasks.train=jsonl:mine.jsonl": r"jsonl: no file {home}/mine\.jsonl",
     "train recipe.toml --set tasks.train=gym:gcd?terms=2": "gym:gcd has no setting 'terms': .*",

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..errors import MetaAgentXError, path_problem
+from .model_shape import check_gguf
 
 _VOCABULARIES = (
     "tokenizer.json",
@@ -88,11 +89,16 @@ def _check(path: Path, gguf_file: str | None, origin: str) -> None:
             f"download one from the Hugging Face hub with `hf download NAME --local-dir {target}`"
         ) from None
     except NotADirectoryError:
-        raise MetaAgentXError(f"{path} is a file, and a model is a directory: name the directory{origin}") from None
+        fix = "name the directory"
+        if path.suffix == ".gguf":
+            fix += (
+                f", and in a recipe model.gguf_file = {json.dumps(path.name)}, or convert it: metaagentx model convert"
+            )
+        raise MetaAgentXError(f"{path} is a file, and a model is a directory: {fix}{origin}") from None
     if gguf_file is not None:
         if gguf_file not in names and not (path / gguf_file).is_file():
             raise MetaAgentXError(f"no file {gguf_file} in {path}: model.gguf_file names a file in it")
-        _check_readable(path / gguf_file)
+        check_gguf(path / gguf_file)
         return
     if "config.json" not in names:
         raise MetaAgentXError(

@@ -16,7 +16,7 @@ from ..coldstart.demonstrations import Demonstration, TeacherUsage
 from ..config import Config, Recipe, load_recipe, portable, to_toml
 from ..errors import MetaAgentXError
 from ..policy import ChatModel, Policy
-from ..progress import TrainingProgress
+from ..progress import TrainingProgress, print_line
 from ..rewards.graders import Graders
 from ..rollout.sampling import RoleSampler
 from ..rollout.tree import Resources, RolloutOptions
@@ -27,6 +27,7 @@ from ..tasks import Mixture
 from ..training.loggers import open_loggers
 from ..training.trainer import Trainer
 from ..types import Execution, Role
+from .memory_check import check_memory
 from .preflight import prepare_training
 
 
@@ -63,6 +64,8 @@ async def train_run(run: Run, config: Config, tasks: Mixture | None = None) -> N
         tasks = tasks or config.load_tasks()
         from ..backends.local.build import build_policies
 
+        for line in check_memory(config, run.directory):
+            print_line(line)
         with _loading(run):
             built = build_policies(
                 config.model,

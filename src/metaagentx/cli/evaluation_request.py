@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from ..backends.hub import find_model
 from ..backends.model_files import check_model, model_directory
 from ..backends.openai import OpenAIChatModel
 from ..config import Config, load_config
@@ -132,7 +133,7 @@ async def evaluate_run(request: RunRequest) -> EvalResult:
     step = _checkpoint_step(run, request.checkpoint)
     checkpoint = run.checkpoint_at(step)
     start = _start_model(config, run.directory)
-    old, gguf_file = (start, config.model.gguf_file) if request.initial_model is None else (request.initial_model, None)
+    old = request.initial_model or start
     scripts = _load_scripts(request.scripts, config.rollout.lenient)
     names = _method_names(request, [*scripts], old.exists())
     needs_old = not OLD_NAMES.isdisjoint(names)
@@ -140,13 +141,13 @@ async def evaluate_run(request: RunRequest) -> EvalResult:
     check_output_directory(directory, "choose another directory with --out")
     check_checkpoint(config, checkpoint)
     if config.model.lora_rank:
-        check_model(start, config.model.gguf_file)
+        check_model(start)
     if needs_old and not _has_both_roles(old):
-        check_model(old, gguf_file)
+        check_model(old)
     sets, positions = task_sets(config, request)
     await _check_custom_graders(sets)
     new_policies = await trained_policies(config, run.directory, checkpoint)
-    old_policies = _policies_at(config, old, gguf_file) if needs_old else None
+    old_policies = _policies_at(config, old) if needs_old else None
     async with open_resources(config, new_policies) as resources:
         new_samplers = evaluation_samplers(resources.samplers, config.evaluation)
         old_samplers = build_samplers(config, old_policies) if old_policies else None
@@ -188,7 +189,7 @@ async def evaluate_model(request: ModelRequest) -> EvalResult:
     if request.server is not None:
         in_flight = min(config.rollout.in_flight, request.server.concurrency)
         config = config.model_copy(update={"rollout": config.rollout.model_copy(update={"in_flight": in_flight})})
-    async with _open_model(request, config) as (policies, digest):
+    async with _open_model(request, config, directory) as (policies, digest):
         async with open_resources(config, policies) as resources:
             methods = model_methods(evaluation_samplers(resources.samplers, config.evaluation), scripts, digest)
             options = EvaluationOptions(
@@ -209,13 +210,14 @@ async def evaluate_model(request: ModelRequest) -> EvalResult:
 
 @asynccontextmanager
 async def _open_model(
-    request: ModelRequest, config: Config
+    request: ModelRequest, config: Config, directory: Path
 ) -> AsyncIterator[tuple[Mapping[Role, Policy] | Mapping[Role, ChatModel], str]]:
-    """Yield the policies of both roles and what identifies the weights."""
+    """Yield the policies of both roles and what identifies the weights. A GGUF file is converted in the directory."""
     if request.server is None:
-        path = Path(request.model)
-        policies = _policies_at(config, path, config.model.gguf_file)
-        yield policies, weights_digest(path) if path.exists() else request.model
+        from ..backends.local.build import start_model
+
+        path = start_model(config.model.model_copy(update={"path": request.model}), directory, config.seed)
+        yield _policies_at(config, path), weights_digest(path)
         return
     server, seconds = request.server, config.rollout.attempt_seconds
     async with OpenAIChatModel.from_options(
@@ -309,7 +311,7 @@ async def trained_policies(config: Config, directory: Path, checkpoint: Path) ->
     return policies
 
 
-def _policies_at(config: Config, path: Path, gguf_file: str | None = None) -> Mapping[Role, Policy]:
+def _policies_at(config: Config, path: Path) -> Mapping[Role, Policy]:
     """Load the model of a directory for both roles, or one model for each role if it has two."""
     from ..backends.local.build import build_policies
 
@@ -318,7 +320,7 @@ def _policies_at(config: Config, path: Path, gguf_file: str | None = None) -> Ma
         if len({*directories.values()}) > 1:
             return {role: _policies_at(config, directory)[role] for role, directory in directories.items()}
         path = directories[Role.EXECUTOR]
-    changes = {"path": str(path), "gguf_file": gguf_file, "sharing": "shared", "lora_rank": 0}
+    changes = {"path": str(path), "gguf_file": None, "sharing": "shared", "lora_rank": 0}
     return build_policies(config.model.model_copy(update=changes), path, config.seed).policies
 
 
@@ -328,7 +330,7 @@ def _has_both_roles(path: Path) -> bool:
 
 def _start_model(config: Config, directory: Path) -> Path:
     """Return the directory of the model that a run started from."""
-    return directory / "model" if config.model.preset is not None else Path(config.model.path)
+    return directory / "model" if config.model.made_by_run else find_model(config.model.path) or Path(config.model.path)
 
 
 def _checkpoint_step(run: Run, name: str) -> int:

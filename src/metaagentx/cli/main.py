@@ -12,6 +12,7 @@ from .doctor import doctor
 from .eval import evaluate_command
 from .grade import grade
 from .model import model_app
+from .plan import plan
 from .quickstart import quickstart
 from .recipes import recipes_app
 from .report import report_command
@@ -61,6 +62,7 @@ def version_command() -> None:
 app.command()(doctor)
 app.command()(quickstart)
 app.command()(train)
+app.command()(plan)
 app.command("eval")(evaluate_command)
 app.command("report")(report_command)
 app.command()(coldstart)

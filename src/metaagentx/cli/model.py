@@ -1,16 +1,16 @@
-"""`metaagentx model`: create the small model that the local backend starts from."""
+"""`metaagentx model`: create a small model to start from, or convert a GGUF file."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-model_app = typer.Typer(help="Create models.", no_args_is_help=True, add_completion=False)
+model_app = typer.Typer(help="Create and convert models.", no_args_is_help=True, add_completion=False)
 
 
 @model_app.callback()
 def models() -> None:
-    """Create models."""
+    """Create and convert models."""
 
 
 @model_app.command()
@@ -26,3 +26,22 @@ def new(
 
     parameters = new_model(path, preset, seed)
     typer.echo(f"{path}: {preset}, {parameters / 1e6:.2f} million parameters")
+
+
+@model_app.command()
+def convert(
+    path: Annotated[str, typer.Argument(help="Directory with the GGUF file, or a name on the Hugging Face hub.")],
+    gguf_file: Annotated[str, typer.Option(help="Name of the GGUF file in it.")],
+    out: Annotated[Path, typer.Option(help="Directory to create, in Hugging Face format.")],
+) -> None:
+    """Convert a GGUF file to a model directory that can be trained, evaluated and served."""
+    from ..backends.hub import fetch_model
+    from .preflight import check_model_setting, check_new
+
+    check_new(out)
+    check_model_setting(path, gguf_file)
+    directory = fetch_model(path, gguf_file)
+    from ..backends.local.gguf import convert_gguf
+
+    parameters = convert_gguf(directory, gguf_file, out)
+    typer.echo(f"{out}: {parameters / 1e6:.2f} million parameters in float32")

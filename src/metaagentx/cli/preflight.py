@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 from ..atomic import friendly_read_errors, refuse_dangling
+from ..backends.hub import fetch_model, find_model
 from ..backends.model_files import check_adapter, check_model
 from ..backends.presets import check_preset
 from ..config import Config, Recipe
@@ -17,6 +18,7 @@ from ..rewards.probe import check_graders
 from ..tasks import Mixture
 from ..training.loggers import check_loggers
 from ..types import Role
+from .memory_check import check_memory
 
 RESUME_HINT = "free some disk space, then run the same command to resume"
 
@@ -29,9 +31,17 @@ async def prepare_tasks(config: Config) -> Mixture:
 
 
 def prepare_training(recipe: Recipe, directory: Path) -> Mixture:
-    """Run every check for a run in this directory, which may exist or not, and return its training tasks."""
+    """Run every check for a run in this directory, which may exist or not, and return its training tasks.
+
+    When all else is right, a model that only the Hugging Face hub has is downloaded, and the memory plan must fit.
+    """
     check_start(recipe, directory)
-    return asyncio.run(prepare_tasks(recipe.config))
+    tasks = asyncio.run(prepare_tasks(recipe.config))
+    model = recipe.config.model
+    if model.preset is None and not (model.made_by_run and (directory / "model").exists()):
+        fetch_model(model.path, model.gguf_file)
+    check_memory(recipe.config, directory)
+    return tasks
 
 
 def check_start(recipe: Recipe, directory: Path) -> None:
@@ -39,18 +49,21 @@ def check_start(recipe: Recipe, directory: Path) -> None:
     check_output_directory(directory)
     check_loggers(recipe.config.run.loggers, directory)
     created = directory / "model"
-    if recipe.config.model.preset is not None and created.exists():
+    if recipe.config.model.made_by_run and created.exists():
         check_model(created)
     else:
         check_model_setting(recipe.config.model.path, recipe.config.model.gguf_file, _origin(recipe))
 
 
 def check_model_setting(path: str, gguf_file: str | None = None, origin: str = "") -> None:
-    """Check a model as recipes and options name it: a directory or a preset."""
+    """Check a model as recipes and options name it: a directory, a preset, or a name on the hub.
+
+    A model that must be downloaded is checked when that is done.
+    """
     if path.startswith(PRESET):
         check_preset(path.removeprefix(PRESET))
-    else:
-        check_model(Path(path), gguf_file, origin)
+    elif (directory := find_model(path, gguf_file)) is not None:
+        check_model(directory, gguf_file, origin)
 
 
 def check_checkpoint(config: Config, checkpoint: Path) -> None:

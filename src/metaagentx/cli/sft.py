@@ -10,7 +10,9 @@ from . import interrupts
 
 def sft(  # noqa: PLR0913, PLR0917  options of a command
     rows: Annotated[Path, typer.Argument(help="Demonstrations as JSON Lines, as coldstart writes them.")],
-    model: Annotated[str, typer.Option(help="Model directory, or a preset such as preset:micro for a new model.")],
+    model: Annotated[
+        str, typer.Option(help="Model directory, name on the Hugging Face hub, or preset:micro for a new model.")
+    ],
     out: Annotated[Path, typer.Option(help="Directory for the fine-tuned model, in Hugging Face format.")],
     steps: Annotated[int, typer.Option(help="Optimizer steps.", min=1)] = 200,
     rows_per_step: Annotated[int, typer.Option(help="Batch size.", min=1)] = 64,
@@ -26,12 +28,14 @@ def sft(  # noqa: PLR0913, PLR0917  options of a command
 ) -> None:
     """Fine-tune both roles on shared weights, with loss on the replies only. Resumes where it stopped."""
     from ..atomic import exclusive_lock, friendly_io_errors
+    from ..backends.hub import fetch_model
     from ..coldstart.collect import NO_RECIPE
     from ..coldstart.demonstrations import read_rows
     from ..coldstart.sft import SftOptions, run_sft, sft_settings
     from ..config import load_config
     from ..config.bundled import find_recipe
     from ..errors import MetaAgentXError
+    from ..options import PRESET
     from ..runs.work import check_same_settings
     from .preflight import RESUME_HINT, check_model_setting, check_new
 
@@ -52,6 +56,8 @@ def sft(  # noqa: PLR0913, PLR0917  options of a command
         warmup_steps=min(10, steps),
         seed=seed,
     )
+    if not model.startswith(PRESET):
+        model = str(fetch_model(model))
     work = out.with_name(f"{out.name}.work")
     with exclusive_lock(work), friendly_io_errors(str(work), RESUME_HINT):
         depends_on = sft_settings(demonstrations, model, options, chat_template)

@@ -1,7 +1,7 @@
 """Paths in a recipe: a relative one is relative to where it is written, and a loaded config has absolute ones.
 
-Paths are `model.path` (unless it names a preset), `tasks.data_dir`, and in the mixture `tasks.train` the files of
-`jsonl:PATH` and of `source?file=PATH`.
+Paths are `model.path` (unless it names a preset or a model on the hub), `tasks.data_dir`, and in the mixture
+`tasks.train` the files of `jsonl:PATH` and of `source?file=PATH`.
 """
 
 import os
@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..options import PRESET
+from ..options import PRESET, is_hub_name
 from ..tasks.mixture import replace_paths
 from .sections import Config
 
@@ -24,9 +24,20 @@ def change_paths(recipe: dict[str, Any], candidates: Candidates) -> None:
         section, _, name = key.partition(".")
         keys = recipe.get(section)
         value = keys.get(name) if isinstance(keys, dict) else None
-        if not isinstance(value, str) or not value or (key == "model.path" and value.startswith(PRESET)):
+        if not isinstance(value, str) or not value or (key == "model.path" and _is_name(value, candidates)):
             continue
         recipe[section][name] = replace_paths(value, candidates) if key == "tasks.train" else candidates(value)[0]
+
+
+def _is_name(model: str, candidates: Candidates) -> bool:
+    """Return whether a model is a preset, or a name on the hub: neither the directory nor the one it would be in is
+    there."""
+    if model.startswith(PRESET):
+        return True
+    return is_hub_name(model) and not any(
+        os.path.exists(candidates(path)[0])  # noqa: PTH110
+        for path in (model, model.partition("/")[0])
+    )
 
 
 def resolve_from(bases: Sequence[Path]) -> Candidates:

@@ -113,25 +113,24 @@ def load_model(
     *,
     device: str | None = None,
     dtype: str = "auto",
-    gguf_file: str | None = None,
     lora: LoraOptions | None = None,
     chat_template: Mapping[str, object] | None = None,
 ) -> LocalModel:
-    """Load a model from a directory in Hugging Face format, or from a GGUF file in a directory.
+    """Load a model from a directory in Hugging Face format.
 
     `device` defaults to the GPU, if there is one. `dtype`: float32, bfloat16, or auto, which is bfloat16 on a GPU. With
     `lora`, the weights are frozen and a new LoRA is trained. `chat_template` are the arguments of the chat template.
     """
     path = model_directory(Path(path))
-    check_model(path, gguf_file)
+    check_model(path)
     torch_device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if dtype == "auto":
         dtype = "bfloat16" if torch_device.type == "cuda" else "float32"
     torch_dtype: torch.dtype = getattr(torch, dtype)
     too_large = f"{path} does not fit into memory: use a smaller model, or a machine with more memory"
     with translate_out_of_memory(MetaAgentXError, too_large):
-        tokenizer = _load_tokenizer(path, gguf_file)
-        module = _load_weights(path, gguf_file, torch_dtype)
+        tokenizer = load_tokenizer(path)
+        module = load_weights(path, torch_dtype)
         module.to(torch_device).eval()
     ends = module.generation_config.eos_token_id if module.generation_config else None
     end_tokens = [ends] if isinstance(ends, int) else ends or []
@@ -140,32 +139,29 @@ def load_model(
     return model if lora is None else model.with_adapter("default", lora)
 
 
-def _load_tokenizer(path: Path, gguf_file: str | None) -> Any:
+def load_tokenizer(path: Path, **options: Any) -> Any:
+    """Load the tokenizer of a directory."""
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(path, **_gguf_option(gguf_file))
+        return AutoTokenizer.from_pretrained(path, **options)
     except Exception as error:  # the tokenizers library raises nothing more specific
         if is_out_of_memory(error):
             raise
-        where = path / gguf_file if gguf_file else path
         raise MetaAgentXError(
-            f"the tokenizer of {where} does not load ({one_line(error)}): copy its files again"
+            f"the tokenizer of {path} does not load ({one_line(error)}): copy its files again"
         ) from error
 
 
-def _gguf_option(gguf_file: str | None) -> dict[str, Any]:
-    return {"gguf_file": gguf_file} if gguf_file else {}
-
-
-def _load_weights(path: Path, gguf_file: str | None, dtype: torch.dtype) -> Any:
+def load_weights(path: Path, dtype: torch.dtype, **options: Any) -> Any:
+    """Load the causal LM of a directory; raise if a weight is missing."""
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging as hf_logging
 
     hf_logging.disable_progress_bar()
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
-            path, dtype=dtype, attn_implementation="sdpa", output_loading_info=True, **_gguf_option(gguf_file)
+            path, dtype=dtype, attn_implementation="sdpa", output_loading_info=True, **options
         )
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
         if is_out_of_memory(error):

@@ -26,13 +26,27 @@ class LocalPolicy:
     """A role on a model: the engine samples, and the role's own learner trains."""
 
     def __init__(
-        self, model: LocalModel, role: str, engine: Engine | None = None, options: OptimizerConfig | None = None
+        self,
+        model: LocalModel,
+        role: str,
+        engine: Engine | None = None,
+        options: OptimizerConfig | None = None,
+        *,
+        samples: bool = True,
     ) -> None:
+        """Use this engine, or a new one; with `samples=False` none is built before the first sample."""
         self.model = model
         self.role = role
-        self.engine = engine or Engine(model)
+        self._engine = Engine(model) if engine is None and samples else engine
         self._options = options
         self._learner: Learner | None = None
+
+    @property
+    def engine(self) -> Engine:
+        """The engine that samples."""
+        if self._engine is None:
+            self._engine = Engine(self.model)
+        return self._engine
 
     def ensure_trainable(self) -> None:
         """Raise for a model that cannot be trained here, before anything else is done with it."""
