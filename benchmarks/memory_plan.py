@@ -37,7 +37,7 @@ CASES: dict[str, tuple[str, list[str]]] = {
     "a LoRA for each role": ("llama-23m", ["model.lora_rank=32", "model.sharing=lora"]),
     "separate": ("llama-23m", ["model.sharing=separate"]),
     "KL reference": ("qwen3-62m", ["loss.kl=0.01"]),
-    "large KV cache": ("llama-23m", ["optimizer.token_budget=256", "model.kv_budget_tokens=65536"]),
+    "large KV cache": ("llama-23m", ["optimizer.token_budget=256", "model.kv_budget_tokens=24576"]),
 }
 SETTINGS = [
     "steps=1", BOTH, "tasks.train=gym:gcd", "model.compiled=false", "model.kv_budget_tokens=8192", "model.threads=1",
