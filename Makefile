@@ -10,6 +10,8 @@ WORKERS ?= 3
 # OpenAI-compatible servers have an environment of their own.
 SERVER_VENV := .venv-server
 SERVER_INSTALLED := $(SERVER_VENV)/.installed
+# A real language model of 93 MB, for the slow tests.
+SMALL_INSTALLED := $(VENV)/.small
 
 .PHONY: help quickstart compare test test-all test-gpu test-server check fix bench clean
 
@@ -35,6 +37,10 @@ $(SERVER_INSTALLED): $(INSTALLED) dev/server-requirements.txt
 	@$(PYTHON) dev/install.py $(SERVER_VENV) dev/server-requirements.txt
 	@touch $(SERVER_INSTALLED)
 
+$(SMALL_INSTALLED): $(INSTALLED) dev/small-requirements.txt
+	@$(PYTHON) dev/install.py $(VENV) dev/small-requirements.txt
+	@touch $(SMALL_INSTALLED)
+
 quickstart: $(INSTALLED)
 	$(BIN)/metaagentx quickstart
 
@@ -56,7 +62,7 @@ test: check
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not slow and not server and not gpu" --ignore $(FUZZER)
 	$(BIN)/python -m pytest -m "not slow" $(FUZZER)
 
-test-all: check
+test-all: check $(SMALL_INSTALLED)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not server and not gpu" --ignore $(FUZZER)
 	$(BIN)/python -m pytest $(FUZZER)
 

