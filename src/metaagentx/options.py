@@ -76,6 +76,9 @@ class ModelConfig(Section):
     def _check_chat_template(cls, arguments: TemplateArguments) -> TemplateArguments:
         for name in sorted(RESERVED_ARGUMENTS.intersection(arguments)):
             raise ValueError(f"model.chat_template.{name}: the backend sets this argument: remove it")
+        for name, value in arguments.items():
+            if value in ("True", "False"):  # texts, which a template takes for another value than it was meant to be
+                raise ValueError(f'model.chat_template.{name}: "{value}" is a text: write {str(value).lower()}')
         return arguments
 
     @property
