@@ -229,7 +229,8 @@ def _read_weights(model: LocalModel, path: Path) -> dict[str, Tensor]:
         weights = _read_adapter(model, path)
     else:
         dtype = str(model.dtype).removeprefix("torch.")
-        weights = load_model(path, device="cpu", dtype=dtype).module.state_dict()
+        arguments = model.tokenizer.template_arguments
+        weights = load_model(path, device="cpu", dtype=dtype, chat_template=arguments).module.state_dict()
     expected = _weights_of(model)
     for name in [*expected, *weights]:
         if name not in weights:
