@@ -77,8 +77,8 @@ class ModelConfig(Section):
         for name in sorted(RESERVED_ARGUMENTS.intersection(arguments)):
             raise ValueError(f"model.chat_template.{name}: the backend sets this argument: remove it")
         for name, value in arguments.items():
-            if value in ("True", "False"):  # texts, which a template takes for another value than it was meant to be
-                raise ValueError(f'model.chat_template.{name}: "{value}" is a text: write {str(value).lower()}')
+            if isinstance(value, str) and value.lower() in ("true", "false"):  # to a template, both texts are true
+                raise ValueError(f'model.chat_template.{name}: "{value}" is a text: write {value.lower()}')
         return arguments
 
     @property
