@@ -85,6 +85,9 @@ class ModelConfig(Section):
     def _check_chat_template(cls, arguments: TemplateArguments) -> TemplateArguments:
         for name in sorted(RESERVED_ARGUMENTS.intersection(arguments)):
             raise ValueError(f"model.chat_template.{name}: the backend sets this argument: remove it")
+        for name, value in arguments.items():
+            if isinstance(value, str) and value.lower() in ("true", "false"):  # to a template, both texts are true
+                raise ValueError(f'model.chat_template.{name}: "{value}" is a text: write {value.lower()}')
         return arguments
 
     @property

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,10 @@ import tests.backends.learners  # noqa: F401  before torch
 
 # isort: split
 import torch
+from safetensors.torch import load_file
 
 from metaagentx.atomic import copy_directory
-from metaagentx.backends.local.checkpoint import load_checkpoint, save_checkpoint
+from metaagentx.backends.local.checkpoint import _restore_optimizer, load_checkpoint, save_checkpoint
 from metaagentx.backends.local.model import LocalModel, LoraOptions, load_model
 from metaagentx.backends.local.presets import new_model
 from metaagentx.backends.local.training import Learner
@@ -192,6 +194,24 @@ def test_shared_weights_are_found_through_a_link_and_from_inside(
     monkeypatch.chdir(tmp_path / "saved" / "executor")
     for path in (tmp_path / "mine", Path()):
         assert model_directory(path) == (tmp_path / "saved" / "designer").resolve()
+
+
+def test_loaded_moments_wait_in_main_memory(directory: Path, checkpoint: Path) -> None:
+    """There is one device here: the one without memory stands for a GPU, which may not hold those of both roles."""
+    learner = Learner(load_model(directory))
+    assert not learner.moments and learner.optimizer
+    learner.parameters = {name: torch.nn.Parameter(value.to("meta")) for name, value in learner.parameters.items()}
+    _restore_optimizer(learner, load_file(checkpoint / "training" / "optimizer.safetensors"))
+    assert {tensor.device.type for state in learner.moments.values() for tensor in state.values()} == {"cpu"}
+
+
+def test_a_template_that_needs_an_argument_does_not_keep_a_run_from_going_on(directory: Path, tmp_path: Path) -> None:
+    shutil.copytree(directory, tmp_path / "model")
+    file = tmp_path / "model" / "chat_template.jinja"
+    file.write_text("{%- if depth > 2 -%}deep{%- endif -%}" + file.read_text())
+    learner = Learner(load_model(tmp_path / "model", chat_template={"depth": 1}))
+    save_checkpoint(learner, "designer", tmp_path / "saved")
+    load_checkpoint(learner, tmp_path / "saved")
 
 
 def test_half_of_a_checkpoint_says_what_it_lacks(directory: Path, tmp_path: Path) -> None:

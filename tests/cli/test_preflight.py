@@ -146,6 +146,12 @@ REFUSED = {
     "train recipe.toml --set model.chat_template.conversations=1": (
         r".*model\.chat_template\.conversations: the backend sets this argument: remove it"
     ),
+    "train recipe.toml --set model.chat_template.enable_thinking=False": (
+        r'.*model\.chat_template\.enable_thinking: "False" is a text: write false'
+    ),
+    "train recipe.toml --set model.chat_template={enable_thinking='false'}": (
+        r'.*model\.chat_template\.enable_thinking: "false" is a text: write false'
+    ),
     "quickstart --recipe lost.toml --dir quick": "lost.toml cannot be read .*",
     "quickstart --recipe odd.toml --dir quick": "no source 'gsm9k': .*",
     "quickstart --recipe recipe.toml --dir own.jsonl/quick": "own.jsonl/quick cannot be a directory: .*--dir",

@@ -160,13 +160,11 @@ def _restore_optimizer(learner: Learner, tensors: Mapping[str, Tensor]) -> None:
     learner.gradients = {}
     for key, tensor in tensors.items():
         kind, _, name = key.partition("/")
-        # Earlier versions had bf16 moments of bf16 weights.
-        dtype = torch.promote_types(tensor.dtype, torch.float32)
-        copied = tensor.to(learner.parameters[name].device, dtype, copy=True)
+        dtype = torch.promote_types(tensor.dtype, torch.float32)  # earlier versions had those of bf16 weights in bf16
         if kind == "gradient":
-            learner.gradients[name] = copied
-        else:
-            learner.optimizer.state[learner.weights[name]][kind] = copied
+            learner.gradients[name] = tensor.to(learner.parameters[name].device, dtype, copy=True)
+        else:  # in main memory until the next step: the device may not have room for the moments of all roles
+            learner.optimizer.state[learner.weights[name]][kind] = tensor.to("cpu", dtype, copy=True)
 
 
 def _weights_of(model: LocalModel) -> dict[str, Tensor]:
@@ -231,7 +229,8 @@ def _read_weights(model: LocalModel, path: Path) -> dict[str, Tensor]:
         weights = _read_adapter(model, path)
     else:
         dtype = str(model.dtype).removeprefix("torch.")
-        weights = load_model(path, device="cpu", dtype=dtype).module.state_dict()
+        arguments = model.tokenizer.template_arguments
+        weights = load_model(path, device="cpu", dtype=dtype, chat_template=arguments).module.state_dict()
     expected = _weights_of(model)
     for name in [*expected, *weights]:
         if name not in weights:
