@@ -1,8 +1,8 @@
-"""Memory plans against measured peaks on a CPU: python -m benchmarks.memory_plan [--json] [NAME ...].
+"""Memory plans against measured peaks: python -m benchmarks.memory_plan [--json] [--device cuda] [NAME ...].
 
 Each case is a process of its own that loads a random model, samples until the KV cache is full, and trains both roles
-on micro-batches that fill the token budget. Its peaks of resident memory (VmHWM) while it samples and while it updates
-are compared with the plan. Fails if a plan is off by more than 15 %.
+on micro-batches that fill the token budget. Its peaks while it samples and while it updates are compared with the plan:
+of resident memory (VmHWM) on a CPU, of what torch has allocated on a GPU. Fails if a plan is off by more than 15 %.
 """
 
 import argparse
@@ -42,7 +42,7 @@ CASES: dict[str, tuple[str, list[str]]] = {
 SETTINGS = [
     "steps=1", BOTH, "tasks.train=gym:gcd", "model.compiled=false", "model.kv_budget_tokens=8192", "model.threads=1",
     "rollout.executor_tokens=8", "rollout.designer_tokens=8", "rollout.in_flight=256", "model.max_batch=256",
-    "optimizer.token_budget=1024", "model.device=cpu",
+    "optimizer.token_budget=1024",
 ]  # fmt: skip
 PROMPT = 248
 
@@ -69,6 +69,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", default=list(CASES), metavar="NAME", help=", ".join(CASES))
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--measure", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
@@ -78,7 +79,7 @@ def main() -> int:
     rows = []
     with tempfile.TemporaryDirectory() as temporary:
         for name in options.names:
-            rows.append(run_case(name, Path(temporary)))
+            rows.append(run_case(name, Path(temporary), options.device))
             if not options.json:
                 row = rows[-1]
                 print(
@@ -91,25 +92,26 @@ def main() -> int:
     return int(any(abs(row.error) > TOLERANCE for row in rows))
 
 
-def run_case(name: str, temporary: Path) -> Row:
+def run_case(name: str, temporary: Path, device: str = "cpu") -> Row:
     """Plan a case, then measure it in its own process."""
     shape, settings = CASES[name]
     directory = temporary / shape
     if not directory.exists():
         code = f"from benchmarks.memory_plan import write_model; write_model({str(directory)!r}, {shape!r})"
         subprocess.run([sys.executable, "-c", code], check=True)
-    from metaagentx.backends.memory_plan import RUNNING
+    from metaagentx.backends.memory_plan import GPU_CONTEXT_BYTES, RUNNING
     from metaagentx.backends.model_shape import read_shape
     from metaagentx.cli.memory_check import plan_recipe
     from metaagentx.config import load_config
 
-    settings = [*SETTINGS, f"model.path={json.dumps(str(directory))}", *settings]
+    settings = [*SETTINGS, f"model.device={device}", f"model.path={json.dumps(str(directory))}", *settings]
     model = read_shape(directory)
     assert model is not None
     plan = plan_recipe(load_config(None, settings), model, {})
     command = [sys.executable, "-m", "benchmarks.memory_plan", "--measure", str(directory), json.dumps(settings)]
     measured = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=540).stdout)
-    sampling, update = (plan.total("cpu", phase) / 1e6 for phase in RUNNING)
+    context = 0 if device == "cpu" else GPU_CONTEXT_BYTES  # torch does not count it
+    sampling, update = ((plan.total(plan.device, phase) - context) / 1e6 for phase in RUNNING)
     return Row(name, shape, sampling, measured["sampling"], update, measured["update"])
 
 
@@ -144,8 +146,14 @@ def write_model(directory: str, shape: str) -> None:
     train_tokenizer(1024, []).save_pretrained(directory)
 
 
-def peak_mb() -> float:
-    """Return the peak of resident memory since the last call, and start a new one."""
+def peak_mb(device: str | None) -> float:
+    """Return the peak of memory since the last call, and start a new one."""
+    if device != "cpu":
+        import torch
+
+        allocated = torch.cuda.max_memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        return allocated / 1e6
     with open("/proc/self/status") as status:
         peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
     with open("/proc/self/clear_refs", "w") as file:
@@ -192,14 +200,14 @@ async def measure(directory: Path, settings: list[str]) -> dict[str, float]:
             await built.policies[role].forward_backward(data, "ppo")
         for role, rate in stage.items():
             await built.policies[role].optim_step(rate)
-        return peak_mb()
+        return peak_mb(config.model.device)
 
     for stage in rates:  # from here on all moments are there
         await update(stage, make_data(1, 8))
     for policy in {id(policy.engine): policy for policy in built.policies.values()}.values():
         prompts = [[draw.randrange(vocabulary) for _ in range(PROMPT)] for _ in range(budget // (PROMPT + reply))]
         await asyncio.gather(*(policy.sample(prompt, SamplingParams(reply, seed=1)) for prompt in prompts))
-    sampling = peak_mb()
+    sampling = peak_mb(config.model.device)
     updating = await update(rates[0], make_data(2 * config.optimizer.token_budget // (PROMPT + reply), PROMPT))
     return {"sampling": sampling, "update": updating}
 

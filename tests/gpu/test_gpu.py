@@ -17,6 +17,7 @@ import metaagentx.backends.local.threads  # noqa: F401  before torch
 # isort: split
 import torch
 
+from benchmarks.memory_plan import TOLERANCE, run_case
 from metaagentx.backends.local.engine import Engine
 from metaagentx.backends.local.model import load_model
 from metaagentx.backends.local.policy import LocalPolicy
@@ -108,6 +109,11 @@ def test_small_updates_of_bf16_weights_add_up(directory: Path, loop: asyncio.Run
             # Rows of the embedding that no token uses have no gradient.
             assert moved > 0.5 * sum(master.numel() for master in masters.values())
     assert falls["bfloat16"] == pytest.approx(falls["float32"], rel=0.5) and falls["float32"] > 0
+
+
+@pytest.mark.parametrize("case", ["full weights", "activation checkpointing", "LoRA"])
+def test_a_memory_plan_is_right(tmp_path: Path, case: str) -> None:
+    assert abs(run_case(case, tmp_path, DEVICE).error) < TOLERANCE
 
 
 def test_ten_steps_of_training(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
