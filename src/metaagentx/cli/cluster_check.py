@@ -95,7 +95,8 @@ def _lines(plan: ClusterPlan, gpu_memory: int) -> Iterator[str]:
     )
     yield (
         f"  update      {_time(plan.update_seconds)}: arithmetic {_time(plan.compute_seconds)} on "
-        f"{_count(plan.busy_gpus, 'GPU')}, network {_time(plan.gradient_seconds)}, {plan.optimizer_steps:,} optimizer steps"
+        f"{_count(plan.busy_gpus, 'GPU')}, network {_time(plan.gradient_seconds)}, "
+        f"{plan.optimizer_steps:,} optimizer steps"
     )
     yield f"  weight sync {_time(plan.sync_seconds)}"
     yield f"  memory      {show_size(int(plan.gpu_bytes))} per GPU; {show_size(int(plan.host_bytes))} per host"
