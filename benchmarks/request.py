@@ -22,7 +22,9 @@ DEMANDS = {"request_ms": Demand(5)}
 
 def reply_body() -> bytes:
     """A chat completion of so many tokens."""
-    content = [{"token": "word", "logprob": -0.1234567 - n, "bytes": None, "top_logprobs": []} for n in range(TOKENS)]
+    content: list[dict[str, object]] = [
+        {"token": "word", "logprob": -0.1234567 - n, "bytes": None, "top_logprobs": []} for n in range(TOKENS)
+    ]
     message = {"role": "assistant", "content": "word" * TOKENS}
     choice = {
         "index": 0, "message": message, "finish_reason": "stop", "logprobs": {"content": content},

@@ -9,7 +9,9 @@ again as may be in flight are run, so that the limit is reached.
 - peak_runs, peak_waiting_calls: the most processes of scripts, and calls that waited for the model, at once;
 - memory_mb, own_mb: the most memory of this process and all below it, and of this process alone, against before;
 - lag_ms: how much later than asked the event loop woke up a task that sleeps for 50 ms;
-- cpu_ms_per_execution: CPU time of this process and all below it; loop_ms_per_call: of this process alone;
+- cpu_ms_per_execution: CPU time of this process and all below it;
+- loop_share: the share of the time in which this process used a CPU, without the policy and the measurement of memory;
+  loop_ms_per_waiting_s: the same for each second of an execution, without what its calls take in benchmarks.rollout;
 - door_ms: one ask and its reply, one after the other, of one script.
 """
 
@@ -175,7 +177,9 @@ async def simulate(in_flight: int, speed: float = 1.0) -> dict[str, float]:
         total = cpu_seconds(os.getpid()) - total
         for task in watching:
             task.cancel()
+    loop = own - policy.seconds - monitor.seconds
     executions = [execution for tree in rollouts for design in tree.designs for execution in design.executions]
+    waited = sum(execution.seconds for execution in executions)
     faults = [execution.fault for execution in executions if execution.fault is not None]
     faults += [design.fault for tree in rollouts for design in tree.designs if design.fault is not None]
     for kind in sorted({fault.kind for fault in faults}):
@@ -190,7 +194,7 @@ async def simulate(in_flight: int, speed: float = 1.0) -> dict[str, float]:
         "seconds": seconds,
         "executions_per_s": len(executions) / seconds,
         "calls_per_s": policy.calls / seconds,
-        "mean_execution_s": statistics.fmean(execution.seconds for execution in executions),
+        "mean_execution_s": waited / len(executions),
         "peak_runs": monitor.peak_runs,
         "peak_waiting_calls": monitor.peak_waiting_calls,
         "memory_mb": monitor.memory / 1e6,
@@ -200,7 +204,8 @@ async def simulate(in_flight: int, speed: float = 1.0) -> dict[str, float]:
         "lag_ms_p99": percentile(monitor.lags, 0.99),
         "lag_ms_max": max(monitor.lags),
         "cpu_ms_per_execution": 1000 * total / len(executions),
-        "loop_ms_per_call": 1000 * (own - policy.seconds - monitor.seconds) / policy.calls,
+        "loop_share": loop / seconds,
+        "loop_ms_per_waiting_s": max(0.0, 1000 * loop - policy.calls * constant("loop_ms_per_call")) / waited,
         "door_ms": door,
     }
 

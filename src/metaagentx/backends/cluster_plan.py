@@ -29,7 +29,8 @@ _SIMULATION = "python -m benchmarks.scale --in-flight 1000"
 _H100 = "NVIDIA H100 SXM data sheet"
 _DGX = "NVIDIA DGX H100 data sheet"
 CONSTANTS = {
-    "loop_ms_per_call": Constant(1.5, "ms", "measured", _SIMULATION),
+    "loop_ms_per_call": Constant(0.4, "ms", "measured", "python -m benchmarks.rollout"),
+    "loop_ms_per_waiting_second": Constant(0.1, "ms", "measured", f"{_SIMULATION}: a look at each run every second"),
     "cpu_ms_per_execution": Constant(23.0, "ms", "measured", _SIMULATION),
     "mb_per_execution": Constant(2.7, "MB", "measured", _SIMULATION),
     "request_ms_per_call": Constant(2.0, "ms", "measured", "python -m benchmarks.request"),
@@ -142,8 +143,8 @@ class ClusterPlan:
     prefill_seconds: float
     decode_seconds: float
     """All replies of a step, by the throughput of all GPUs."""
-    chain_seconds: float
-    """The slowest execution, from its design to its answer."""
+    tail_seconds: float
+    """What the slowest execution takes after all others are done."""
     loop_seconds: float
     """Of the event loop on the busiest host."""
     cpu_seconds: float
@@ -199,16 +200,21 @@ def plan_cluster(shape: ModelShape, work: StepWork, gpus: int, hosts: int, gpu_m
     most = max(1.0, min(MAX_SEQUENCES, room / (context * _kv_bytes(shape))))
     replies = min(most, max(1.0, at_once / gpus))
     token = decode_step_seconds(shape, replies, context)
-    decode = work.reply_tokens * token / min(at_once, gpus * replies)
-    chain = work.chain_tokens * token * max(1.0, at_once / (gpus * replies))  # others have to wait for room
+    waiting_token = token * max(1.0, at_once / (gpus * replies))  # a reply may have to wait for room
+    written = work.reply_tokens / at_once
+    decode = written * waiting_token
+    # What the slowest execution still has to write when all others are done, with a GPU for itself.
+    tail = max(0.0, work.chain_tokens - written) * decode_step_seconds(shape, 1, context)
     flops = constant("peak_tflops") * 1e12
     prompts = work.calls * constant("prompt_tokens")
     prefill = prompts * 2 * shape.parameters / (flops * constant("prefill_mfu")) / min(gpus, work.calls)
     # Hosts
     loop = work.calls * (constant("loop_ms_per_call") + constant("request_ms_per_call")) / 1e3
+    waited = work.executions * constant("turns_per_execution") * work.executor_reply * waiting_token
+    loop += waited * constant("loop_ms_per_waiting_second") / 1e3
     cpu = work.executions * constant("cpu_ms_per_execution") / 1e3 + work.calls * constant("request_ms_per_call") / 1e3
     host = max(loop, cpu / constant("host_cores")) / hosts
-    sampling = prefill + max(decode, chain)
+    sampling = prefill + decode + tail
     # Update
     node = min(gpus, int(constant("gpus_per_node")))
     busy = min(gpus, -(-work.samples * work.epochs // work.optimizer_steps))
@@ -228,7 +234,7 @@ def plan_cluster(shape: ModelShape, work: StepWork, gpus: int, hosts: int, gpu_m
     sync = constant("sync_overhead_s") + (0.0 if gpus == 1 else 2 * trained / (link * share))
     seconds = {
         "decoding": decode,
-        "the slowest execution": chain,
+        "the slowest execution": tail,
         "the event loop of the host" if loop >= cpu / constant("host_cores") else "the cores of the host": host,
         "the arithmetic of the update": compute,
         "the network between GPUs in the update": gradient,
@@ -249,7 +255,7 @@ def plan_cluster(shape: ModelShape, work: StepWork, gpus: int, hosts: int, gpu_m
         replies_per_gpu=replies,
         prefill_seconds=prefill,
         decode_seconds=decode,
-        chain_seconds=chain,
+        tail_seconds=tail,
         loop_seconds=loop / hosts,
         cpu_seconds=cpu,
         host_seconds=host,

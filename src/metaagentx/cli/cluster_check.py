@@ -91,7 +91,7 @@ def _lines(plan: ClusterPlan, gpu_memory: int) -> Iterator[str]:
     yield (
         f"  rollout     {_time(plan.rollout_seconds)}: prefill {_time(plan.prefill_seconds)}, decoding "
         f"{_time(plan.decode_seconds)} with {plan.replies_per_gpu:.1f} replies per GPU, the slowest execution "
-        f"{_time(plan.chain_seconds)}, hosts {_time(plan.host_seconds)}"
+        f"{_time(plan.tail_seconds)}, hosts {_time(plan.host_seconds)}"
     )
     yield (
         f"  update      {_time(plan.update_seconds)}: arithmetic {_time(plan.compute_seconds)} on "
