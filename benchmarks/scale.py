@@ -23,6 +23,7 @@ import random
 import statistics
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -182,9 +183,8 @@ async def simulate(in_flight: int, speed: float = 1.0) -> dict[str, float]:
     waited = sum(execution.seconds for execution in executions)
     faults = [execution.fault for execution in executions if execution.fault is not None]
     faults += [design.fault for tree in rollouts for design in tree.designs if design.fault is not None]
-    for kind in sorted({fault.kind for fault in faults}):
-        first = next(fault for fault in faults if fault.kind == kind)
-        print(f"{sum(fault.kind == kind for fault in faults)} x {kind}, first: {first.message}", file=sys.stderr)
+    for (kind, message), number in Counter((fault.kind, fault.message) for fault in faults).most_common(5):
+        print(f"{number} x {kind}: {message}", file=sys.stderr)
     solved = sum(1 for execution in executions if execution.reward is not None and execution.reward.solved)
     return {
         "in_flight": in_flight,

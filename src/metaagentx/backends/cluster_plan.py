@@ -30,8 +30,8 @@ _H100 = "NVIDIA H100 SXM data sheet"
 _DGX = "NVIDIA DGX H100 data sheet"
 CONSTANTS = {
     "loop_ms_per_call": Constant(0.4, "ms", "measured", "python -m benchmarks.rollout"),
-    "loop_ms_per_waiting_second": Constant(0.1, "ms", "measured", f"{_SIMULATION}: a look at each run every second"),
-    "cpu_ms_per_execution": Constant(23.0, "ms", "measured", _SIMULATION),
+    "loop_ms_per_waiting_second": Constant(0.12, "ms", "measured", f"{_SIMULATION}: a look at each run every second"),
+    "cpu_ms_per_execution": Constant(30.0, "ms", "measured", _SIMULATION),
     "mb_per_execution": Constant(2.7, "MB", "measured", _SIMULATION),
     "request_ms_per_call": Constant(2.0, "ms", "measured", "python -m benchmarks.request"),
     "host_cores": Constant(64, "cores", "assumed", "a host without GPUs that runs rollouts, its cores as ours"),
