@@ -53,7 +53,7 @@ CONSTANTS = {
     "bytes_per_token": Constant(30, "bytes", "assumed", "a token and its log-probability in JSON"),
 }
 MAX_SEQUENCES = 256
-"""As vLLM's default for `max_num_seqs`: the most replies that an engine decodes at once."""
+"""The most replies that an engine decodes at once; assumed."""
 
 
 def constant(name: str) -> float:
