@@ -163,7 +163,7 @@ def _parts(
     yield Part("AdamW moments", device, 8 * trained * work.learners_at_once)
     yield Part("gradients", device, 4 * trained * work.learners_at_once, ("update",))
     recompute = optimizer.activation_checkpointing is True
-    kept = _activations(shape, size, positions, min(row, positions), recompute, lora > 0)
+    kept = activation_bytes(shape, size, positions, min(row, positions), recompute, lora > 0)
     yield Part("activations", device, kept, ("update",))
     logits = 4 * LOGIT_COPIES * min(MAX_LOGITS, positions * shape.vocabulary)
     yield Part("logits", device, logits, ("update",))
@@ -177,7 +177,7 @@ def _copied_weights(shape: ModelShape, has_lora: bool) -> int:
     return shape.vocabulary * shape.width + (0 if has_lora else shape.linear_parameters)
 
 
-def _activations(shape: ModelShape, size: int, positions: int, row: int, recompute: bool, has_lora: bool) -> int:
+def activation_bytes(shape: ModelShape, size: int, positions: int, row: int, recompute: bool, has_lora: bool) -> int:
     """Return the bytes that autograd keeps of a micro-batch.
 
     In a layer these are: of each of two norms its input, the normalized input and the output; the rotated queries, and

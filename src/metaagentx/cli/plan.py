@@ -1,4 +1,4 @@
-"""`metaagentx plan`: how much memory a recipe needs, on which device, and what would make it fit."""
+"""`metaagentx plan`: the memory that a recipe needs, what would make it fit, and its step on a cluster."""
 
 import json
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .memory_check import Suggestions
 
 
-def plan(
+def plan(  # noqa: PLR0913, PLR0917 - each is an option of the command
     recipe: Annotated[str, typer.Argument(help="Recipe file, or a name that `metaagentx recipes list` shows.")],
     overrides: Annotated[list[str] | None, typer.Option("--set", help="key=value, such as model.lora_rank=16.")] = None,
     memory: Annotated[
@@ -23,15 +23,27 @@ def plan(
     device_memory: Annotated[
         str | None, typer.Option(help="Plan for a GPU with this much memory, such as 80GiB. Default: this machine's.")
     ] = None,
+    gpus: Annotated[
+        str | None, typer.Option(help="Plan a step on a cluster of H100 GPUs: their number, or several, such as 8,64.")
+    ] = None,
+    hosts: Annotated[
+        int | None, typer.Option(help="With --gpus: machines of 64 cores that run the executions. Default: 1.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show how much memory a recipe needs, without loading or downloading anything. Exit code 2: it does not fit."""
+    """Show how much memory a recipe needs, without loading or downloading anything. Exit code 2: it does not fit.
+
+    With --gpus: how long a step takes on a cluster, and what limits it (docs/scale.md).
+    """
     from ..backends.memory_plan import ACCURACY
     from ..backends.model_shape import KNOWN_SHAPES
     from ..config import load_config
     from ..config.bundled import find_recipe
     from . import memory_check as check
+    from .cluster_check import print_cluster
 
+    if hosts is not None and gpus is None:
+        raise MetaAgentXError("--hosts needs --gpus: how many GPUs does the cluster have?")
     config = load_config(find_recipe(recipe), overrides or [])
     shape = check.find_shape(config)
     if shape is None:
@@ -39,6 +51,11 @@ def plan(
             f"no plan for {config.model.path}: expected a directory with the config.json of a decoder-only "
             f"transformer, a preset, or one of {', '.join(KNOWN_SHAPES)}"
         )
+    if gpus is not None:
+        print_cluster(
+            config, shape, gpus, 1 if hosts is None else hosts, check.parse_size(device_memory or "80GiB"), as_json
+        )
+        return
     if device_memory and config.model.device in (None, "cpu"):
         config = check.change(config, {"model.device": "cuda:0"})
     config, sizes = check.place(config)

@@ -114,6 +114,8 @@ class ForkServer:
         self._has_writer = False
         self._group: int | None = None
         self.alive = False
+        self.heard = 0.0
+        """When its last message came, by the clock of the event loop."""
 
     @property
     def load(self) -> int:
@@ -249,6 +251,7 @@ class ForkServer:
             if not data:
                 self._mark_dead()
                 return
+            self.heard = self._loop.time()
             self._handle(json.loads(data), fds)
 
     def _handle(self, message: dict[str, int | float | str], fds: list[int]) -> None:

@@ -183,8 +183,16 @@ class RunSupervisor:
     def _look(self) -> None:
         """Request a reading of what the run has used; kill the run if none arrives."""
         self._look_pending = True
-        self._timer = self._loop.call_later(KILL_SECONDS, self._stop, Verdict.INFRA, "the fork server does not answer")
+        self._timer = self._loop.call_later(KILL_SECONDS, self._miss_reading)
         self.child.watch(self._judge)
+
+    def _miss_reading(self) -> None:
+        """Kill the run if its server is silent. One that answers others has thousands of runs to start or look at."""
+        silent = self._loop.time() - self.child.server.heard
+        if silent < KILL_SECONDS:
+            self._timer = self._loop.call_later(KILL_SECONDS - silent, self._miss_reading)
+        else:
+            self._stop(Verdict.INFRA, "the fork server does not answer")
 
     def _judge(self, cpu_seconds: float) -> None:
         """Stop the run if it has exceeded a limit by now."""
