@@ -221,7 +221,7 @@ def test_logits_in_chunks_are_as_exact_as_whole_ones(monkeypatch: pytest.MonkeyP
     exact, whole, chunks = (Learner(as_type(dtype)) for dtype in (torch.float32, torch.bfloat16, torch.bfloat16))
     exact.forward_backward(batch(), "ppo", LossConfig(), 0.7)
     whole.forward_backward(batch(), "ppo", LossConfig(), 0.7)
-    monkeypatch.setattr("metaagentx.backends.local.forward._MAX_LOGITS", 3 * 512)
+    monkeypatch.setattr("metaagentx.backends.local.forward.MAX_LOGITS", 3 * 512)
     chunks.forward_backward(batch(), "ppo", LossConfig(), 0.7)
     errors = [learners.relative_difference(learner.gradients, exact.gradients) for learner in (whole, chunks)]
     assert errors[1] < 1.2 * errors[0] < 0.1

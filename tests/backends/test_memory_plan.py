@@ -15,7 +15,6 @@ import metaagentx.backends.local.threads  # noqa: F401  before torch
 # isort: split
 from benchmarks.memory_plan import TOLERANCE, run_case
 from metaagentx.backends import memory_plan
-from metaagentx.backends.local import engine, model_runner
 from metaagentx.backends.local.presets import new_model
 from metaagentx.backends.memory_plan import Workload, plan_memory
 from metaagentx.backends.model_shape import KNOWN_SHAPES, preset_shape, read_shape
@@ -100,11 +99,6 @@ def test_the_cache_takes_half_of_what_is_free_at_most() -> None:
     ]
     longest = 2048 + memory_plan.PROMPT_TOKENS
     assert tokens == sorted(tokens) and tokens[0] == longest and tokens[-1] == 64 * longest
-
-
-def test_constants_are_those_of_the_code() -> None:
-    assert memory_plan.MAX_COPIED_WEIGHTS == model_runner.MAX_COPIED_WEIGHTS
-    assert memory_plan.MAX_PREFILL_TOKENS == engine.MAX_PREFILL_TOKENS
 
 
 SETTINGS = st.fixed_dictionaries(

@@ -161,7 +161,7 @@ def test_logits_in_pieces_are_the_same(models: dict[str, Learner], monkeypatch: 
     targets = Targets(torch.tensor([0, 2, 3, 4]), torch.tensor([3, 0, 1, 1, 2, 0]), torch.tensor([1, 2, 3, 4, 5, 6]))
     gradients, values = [], []
     for most in (10**6, 2 * learners.VOCABULARY, 3 * learners.VOCABULARY):
-        monkeypatch.setattr("metaagentx.backends.local.forward._MAX_LOGITS", most)
+        monkeypatch.setattr("metaagentx.backends.local.forward.MAX_LOGITS", most)
         found = packed_model.token_logprobs(batch, targets, temperature=0.7)
         values.append(found)
         gradients.append(torch.autograd.grad(found.logprobs_K.prod(), packed_model.head.weight)[0])

@@ -1,4 +1,4 @@
-"""How much memory there is, and how much of it the KV cache may take. No torch here, so that it can be planned with."""
+"""How much memory there is, and the limits by which the local backend uses it. Without torch, for the memory plan."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -7,6 +7,16 @@ from typing import Any
 
 KV_SHARE = 0.5
 """The share of the free memory that the KV cache may take. The rest is for the next update and for other processes."""
+PREFIX_SHARE = 0.25
+"""The share of the KV cache that cached prefixes may take. They stay there during an update."""
+DETERMINISTIC_ROWS = 32
+"""Rows of every decode step in deterministic mode, used or not."""
+MAX_PREFILL_TOKENS = 4096
+"""The most tokens in one prefill pass."""
+MAX_COPIED_WEIGHTS = 300_000_000
+"""On a CPU, models with at most this many weights are decoded from copies of their matrices."""
+MAX_LOGITS = 1 << 24
+"""The most logits that an update computes at once."""
 _CGROUPS = Path("/sys/fs/cgroup")
 
 

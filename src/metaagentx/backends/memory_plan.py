@@ -11,6 +11,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..options import ModelConfig, OptimizerConfig
+from .memory_budget import (
+    DETERMINISTIC_ROWS,
+    KV_SHARE,
+    MAX_COPIED_WEIGHTS,
+    MAX_LOGITS,
+    MAX_PREFILL_TOKENS,
+    PREFIX_SHARE,
+)
 from .model_shape import ModelShape
 
 Phase = Literal["loading", "sampling", "update"]
@@ -21,20 +29,8 @@ LIBRARIES_BYTES = 380 << 20
 """Python with torch, transformers and peft, after the first products; measured."""
 GPU_CONTEXT_BYTES = 600 << 20
 """What CUDA and its libraries take on a GPU; estimated."""
-MAX_COPIED_WEIGHTS = 300_000_000
-"""As in `local/model_runner.py`: on a CPU, smaller models are decoded from copies of their weights."""
-MAX_LOGITS = 1 << 24
-"""As in `local/forward.py`: so many logits are computed at once in an update."""
 LOGIT_COPIES = 3
 """Logits, their exponentials, and what is computed from these."""
-MAX_PREFILL_TOKENS = 4096
-"""As in `local/engine.py`."""
-KV_SHARE = 0.5
-"""As in `memory_budget.py`: the KV cache may take this share of what is free, if the recipe does not set it."""
-PREFIX_SHARE = 0.25
-"""As in `local/engine.py`: cached prefixes may take this share of the KV cache, and stay there during an update."""
-DETERMINISTIC_ROWS = 32
-"""As in `local/engine.py`: every step has so many rows in that mode."""
 PROMPT_TOKENS = 1024
 """Added to the longest reply: the assumed length of the longest sequence."""
 ACCURACY = 0.15

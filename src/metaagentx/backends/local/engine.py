@@ -27,7 +27,7 @@ import torch
 
 from ...errors import MetaAgentXError
 from ...policy import BackendError, Completion, SamplingParams
-from ..memory_budget import default_kv_budget
+from ..memory_budget import DETERMINISTIC_ROWS, MAX_PREFILL_TOKENS, default_kv_budget
 from .decoding import DecodeBatch, DecodeStep, DecodeWorkers
 from .kv_cache import PAGE, PrefixCache
 from .memory import available_bytes, is_out_of_memory, one_line, raised_at, translate_out_of_memory
@@ -40,8 +40,6 @@ from .transformers_runner import TransformersRunner
 _log = logging.getLogger(__name__)
 
 STEPS_PER_TURN = 16
-MAX_PREFILL_TOKENS = 4096
-"""The most tokens in one prefill pass."""
 PREFILL_SECONDS = 1.0
 """After this long, requests that are running get their next token before more prompts are prefilled."""
 BLOCK_SIZE = 16
@@ -59,7 +57,7 @@ class Engine:
         kv_budget_tokens: int | None = None,
         compiled: bool | Literal["auto"] = "auto",
         deterministic: bool = False,
-        deterministic_rows: int = 32,
+        deterministic_rows: int = DETERMINISTIC_ROWS,
     ) -> None:
         """Prepare to sample from a model.
 

@@ -2,7 +2,7 @@
 
 Works with any decoder that takes a 4D attention mask and positions and whose logits are its head on its last hidden
 states; `PackedModel` checks that once, on a small tree, and raises for a model of another kind. Logits are computed
-only for nodes that precede a trained token. More than `_MAX_LOGITS` of them are computed in chunks, and again in the
+only for nodes that precede a trained token. More than `MAX_LOGITS` of them are computed in chunks, and again in the
 backward pass. With `recompute`, layers keep their inputs only, and are computed again in the backward pass.
 
 B: rows. T: positions in a row. N: nodes with a trained token after them. K: trained tokens, counted per datum.
@@ -23,11 +23,10 @@ from torch.utils.checkpoint import checkpoint
 from ...errors import MetaAgentXError
 from ...policy import Datum
 from ..losses import Normalization, Terms, terms_of
+from ..memory_budget import MAX_LOGITS
 from .memory import is_out_of_memory
 from .model import base_causal_lm
 from .prefix_tree import MicroBatch, pack
-
-_MAX_LOGITS = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +98,7 @@ class PackedModel:
     def token_logprobs(self, batch: MicroBatch, targets: Targets, temperature: float = 1.0) -> TokenLogprobs:
         """Run a micro-batch and return the log-probabilities of its trained tokens at this temperature."""
         hidden_N_H = self._hidden(batch).flatten(0, 1)[targets.nodes_N]
-        max_nodes = max(1, _MAX_LOGITS // self.vocabulary)
+        max_nodes = max(1, MAX_LOGITS // self.vocabulary)
         if len(hidden_N_H) <= max_nodes:
             return TokenLogprobs(*self._score(hidden_N_H, targets.node_index_K, targets.tokens_K, temperature))
         order_K = torch.argsort(targets.node_index_K, stable=True)

@@ -22,13 +22,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..memory_budget import MAX_COPIED_WEIGHTS
 from .kv_cache import KVLayout, KVSlots
 from .model import LocalModel, base_causal_lm
 
 Linear = Callable[[Tensor], Tensor]
 
-MAX_COPIED_WEIGHTS = 300_000_000
-"""Models with at most this many weights are computed from copies."""
 _FIRST_ROPE_POSITIONS = 2048
 
 

@@ -9,14 +9,13 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from ..memory_budget import PREFIX_SHARE
 from .decoding import DecodeBatch, DecodeStep
 from .kv_cache import PAGE, KVLayout, PrefixCache, size_class, whole_pages
 from .requests import SampleRequest
 
 SPLIT_FROM_ROWS = 32
 """When a batch has this many rows, further requests start another batch, as long as there are workers for it."""
-PREFIX_SHARE = 0.25
-"""The most of the budget that cached prefixes may take."""
 
 
 class Admitted(NamedTuple):
