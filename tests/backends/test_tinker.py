@@ -252,7 +252,7 @@ def test_a_run_that_is_killed_on_either_side_goes_on(fake: FakeTinker, tmp_path:
 
 
 def _check_export(directory: Path, model: Path) -> None:
-    """The LoRA loads with peft, the merged model with transformers, and both give the server's log-probabilities."""
+    """The LoRA loads with peft, the merged model with transformers, and both are the same model, not the base."""
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
