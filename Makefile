@@ -13,7 +13,7 @@ SERVER_INSTALLED := $(SERVER_VENV)/.installed
 # A real language model of 93 MB, for the slow tests.
 SMALL_INSTALLED := $(VENV)/.small
 
-.PHONY: help quickstart compare test test-all test-gpu test-server check fix bench clean
+.PHONY: help quickstart compare test test-all test-gpu test-server test-cluster check fix bench clean
 
 help:
 	@echo "make quickstart   from an empty machine to a trained system and a report"
@@ -22,6 +22,7 @@ help:
 	@echo "make test-all     the same with the slow tests"
 	@echo "make test-gpu     sampling parity, bf16 training, the memory plan and ten steps on a CUDA device"
 	@echo "make test-server  evaluate models on real OpenAI-compatible servers, in an environment of their own"
+	@echo "make test-cluster the tinker backend against a real server (7 GB, needs Python 3.12)"
 	@echo "make check        format, lint and types only"
 	@echo "make fix          let ruff fix format and lint"
 	@echo "make bench        measure sandbox, graders and sampling against their demands"
@@ -59,11 +60,11 @@ fix: $(INSTALLED)
 # The fuzzer takes all of the processor for a minute: beside it, tests of the clock would measure its load.
 FUZZER := tests/sandbox/test_fuzz.py
 test: check
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not slow and not server and not gpu" --ignore $(FUZZER)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not slow and not server and not gpu and not cluster" --ignore $(FUZZER)
 	$(BIN)/python -m pytest -m "not slow" $(FUZZER)
 
 test-all: check $(SMALL_INSTALLED)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not server and not gpu" --ignore $(FUZZER)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not server and not gpu and not cluster" --ignore $(FUZZER)
 	$(BIN)/python -m pytest $(FUZZER)
 
 test-gpu: $(INSTALLED)
@@ -72,6 +73,18 @@ test-gpu: $(INSTALLED)
 test-server: $(INSTALLED) $(SERVER_INSTALLED)
 	SERVER_PYTHON=$(SERVER_VENV)/bin/python $(BIN)/python -m pytest -m server tests/servers
 
+# SkyRL's server of the Tinker API has an environment of its own, with Python 3.12.
+CLUSTER_PYTHON ?= $(shell for python in python3.12 python3 $$HOME/.pyenv/versions/3.12*/bin/python; do \
+	$$python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 12))' 2>/dev/null && echo $$python && break; done)
+CLUSTER_VENV := .venv-cluster
+$(CLUSTER_VENV)/.installed: dev/cluster_server.py
+	@test -n "$(CLUSTER_PYTHON)" || { echo "the server needs Python 3.12: make test-cluster CLUSTER_PYTHON=..."; exit 2; }
+	@$(CLUSTER_PYTHON) -m dev.cluster_server $(CLUSTER_VENV)
+	@touch $@
+
+test-cluster: $(INSTALLED) $(CLUSTER_VENV)/.installed
+	CLUSTER_ENVIRONMENT=$(CLUSTER_VENV) $(BIN)/python -m pytest -m cluster tests/cluster
+
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.sandbox
 	$(BIN)/python -m benchmarks.grading
@@ -79,4 +92,4 @@ bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.rollout
 
 clean:
-	rm -rf $(VENV) $(SERVER_VENV) .mypy_cache .ruff_cache .hypothesis .pytest_cache
+	rm -rf $(VENV) $(SERVER_VENV) $(CLUSTER_VENV) .mypy_cache .ruff_cache .hypothesis .pytest_cache

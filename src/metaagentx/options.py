@@ -48,6 +48,8 @@ class Section(BaseModel):
 class ModelConfig(Section):
     """The language model, and how the two roles share it."""
 
+    backend: Literal["local", "tinker"] = "local"
+    """`local`: this machine samples and trains. `tinker`: a server of the Tinker API does, see docs/cluster.md."""
     path: Text
     """Directory of a model in Hugging Face format, relative to the recipe; or a name on the Hugging Face hub such as
     `Qwen/Qwen3-0.6B`, if there is no such directory; or `preset:tiny` for a new small model."""
@@ -79,6 +81,18 @@ class ModelConfig(Section):
     compiled: bool | Literal["auto"] = "auto"
     """Compile the decoding step (Qwen3 and Llama, with or without LoRA). `auto`: as soon as it pays; true: at once,
     and fail if that is impossible."""
+    base_url: Text | None = None
+    """`tinker`: URL of the server, such as `http://localhost:8000`."""
+    base_model: Text | None = None
+    """`tinker`: the model's name on the server. Not set: `path`. The directory at `path` then needs no weights, only
+    the tokenizer's files and config.json."""
+    api_key_env: Text = "TINKER_API_KEY"
+    """`tinker`: environment variable with the key of the server; a server of your own needs none."""
+    micro_batch: Batch = 32
+    """`tinker`: the number of sequences in an update is filled up to a multiple of this; the server's own micro-batch
+    is best, because engines compile every other number anew."""
+    server_seconds: Positive = 600.0
+    """`tinker`: maximum duration of one request to the server."""
 
     @field_validator("chat_template")
     @classmethod
@@ -89,6 +103,11 @@ class ModelConfig(Section):
             if isinstance(value, str) and value.lower() in ("true", "false"):  # to a template, both texts are true
                 raise ValueError(f'model.chat_template.{name}: "{value}" is a text: write {value.lower()}')
         return arguments
+
+    @property
+    def lora_alpha(self) -> int:
+        """The scale of the LoRA, before it is divided by the rank. Servers of the Tinker API have a fixed one."""
+        return 32 if self.backend == "tinker" else 2 * self.lora_rank
 
     @property
     def preset(self) -> str | None:

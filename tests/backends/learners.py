@@ -11,7 +11,7 @@ import metaagentx.backends.local.threads  # noqa: F401  before torch
 # isort: split
 import torch
 
-from metaagentx.backends.local.chat import ChatTokenizer
+from metaagentx.backends.chat import ChatTokenizer
 from metaagentx.backends.local.model import LocalModel
 from metaagentx.backends.local.vocabulary import train_tokenizer
 from metaagentx.policy import Datum

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from metaagentx.backends.local.chat import ChatTokenizer
+from metaagentx.backends.chat import ChatTokenizer
 from metaagentx.coldstart.demonstrations import Demonstration
 from metaagentx.coldstart.sft import encode_row
 from metaagentx.errors import MetaAgentXError

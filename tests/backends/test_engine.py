@@ -18,8 +18,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from metaagentx.backends.chat import ChatTokenizer
 from metaagentx.backends.local import LocalPolicy, model_runner
-from metaagentx.backends.local.chat import ChatTokenizer
 from metaagentx.backends.local.decoding import DecodeBatch
 from metaagentx.backends.local.engine import Engine
 from metaagentx.backends.local.kv_cache import KVLayout, KVSlots, PrefixCache, whole_pages

@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
+from metaagentx.backends.chat import ChatTokenizer
 from metaagentx.backends.local import new_model
-from metaagentx.backends.local.chat import ChatTokenizer
 from metaagentx.backends.model_files import model_directory
 from metaagentx.config import PromptsConfig, load_config
 from metaagentx.rollout.designer import design_messages

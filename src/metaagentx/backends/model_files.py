@@ -48,11 +48,12 @@ def model_directory(path: Path) -> Path:
     return beside / name
 
 
-def check_model(path: Path, gguf_file: str | None = None, origin: str = "") -> None:
-    """Raise for a directory that is not a model. `origin` says where a relative path to it was written."""
+def check_model(path: Path, gguf_file: str | None = None, origin: str = "", *, on_server: bool = False) -> None:
+    """Raise for a directory that is not a model. `origin` says where a relative path to it was written; a model that is
+    `on_server` needs no weights here."""
     path = model_directory(path)
     with _translate_read_errors(path):
-        _check(path, gguf_file, origin)
+        _check(path, gguf_file, origin, on_server)
 
 
 def check_adapter(path: Path) -> None:
@@ -72,7 +73,7 @@ def _translate_read_errors(path: Path) -> Iterator[None]:
         raise MetaAgentXError(path_problem(error, "read") or f"{path} cannot be read: {error}") from error
 
 
-def _check(path: Path, gguf_file: str | None, origin: str) -> None:
+def _check(path: Path, gguf_file: str | None, origin: str, on_server: bool) -> None:
     try:
         names = {file.name for file in path.iterdir()}
     except FileNotFoundError:
@@ -107,7 +108,7 @@ def _check(path: Path, gguf_file: str | None, origin: str) -> None:
     _read_object(path / "config.json")
     tokenizer = _tokenizer_files(path, names)
     weights = sorted(_weight_files(path))
-    if not weights:
+    if not weights and not on_server:
         raise MetaAgentXError(f"{path} has no weights: copy model.safetensors from where the model comes from")
     for file in {*tokenizer, *weights}:
         _check_readable(file)

@@ -15,7 +15,7 @@ from ..coldstart.collect import CollectOptions, collect_demonstrations, teacher_
 from ..coldstart.demonstrations import Demonstration, TeacherUsage
 from ..config import Config, Recipe, load_recipe, portable, to_toml
 from ..errors import MetaAgentXError
-from ..policy import ChatModel, Policy
+from ..policy import BackendError, ChatModel, GivesLogprobs, Policy
 from ..progress import TrainingProgress, print_line
 from ..rewards.graders import Graders
 from ..rollout.sampling import RoleSampler
@@ -62,28 +62,44 @@ async def train_run(run: Run, config: Config, tasks: Mixture | None = None) -> N
         if run.next_step >= config.steps:
             return
         tasks = tasks or config.load_tasks()
+        async with _open_policies(run, config) as (policies, references):
+            progress = TrainingProgress(config.steps, run.next_step)
+            name = run.directory.resolve().name
+            with open_loggers(config.run.loggers, run.directory, name, config.model_dump(mode="json")) as loggers:
+                async with open_resources(config, policies, lambda execution: progress.executed()) as resources:
+                    with progress, run.training():
+                        trainer = Trainer(
+                            config, policies, resources, tasks, run, progress, loggers, references=references
+                        )
+                        await trainer.train()
+
+
+@asynccontextmanager
+async def _open_policies(
+    run: Run, config: Config
+) -> AsyncIterator[tuple[Mapping[Role, Policy], Mapping[Role, GivesLogprobs] | None]]:
+    """Yield the policies to train, and those that a KL term is measured against."""
+    settings, with_reference = (config.model, run.directory, config.seed, config.optimizer), config.loss.kl > 0
+    if config.model.backend == "local":
         from ..backends.local.build import build_policies
 
         for line in check_memory(config, run.directory):
             print_line(line)
         with _loading(run):
-            built = build_policies(
-                config.model,
-                run.directory,
-                config.seed,
-                config.optimizer,
-                with_reference=config.loss.kl > 0,
-                for_training=True,
-            )
-        progress = TrainingProgress(config.steps, run.next_step)
-        name = run.directory.resolve().name
-        with open_loggers(config.run.loggers, run.directory, name, config.model_dump(mode="json")) as loggers:
-            async with open_resources(config, built.policies, lambda execution: progress.executed()) as resources:
-                with progress, run.training():
-                    trainer = Trainer(
-                        config, built.policies, resources, tasks, run, progress, loggers, references=built.references
-                    )
-                    await trainer.train()
+            built = build_policies(*settings, with_reference=with_reference, for_training=True)
+        yield built.policies, built.references
+        return
+    from ..backends.tinker.build import connect_policies
+
+    try:
+        with _loading(run):
+            connected = await connect_policies(*settings, with_reference=with_reference)
+    except BackendError as error:
+        raise MetaAgentXError(str(error)) from error
+    try:
+        yield connected.policies, connected.references
+    finally:
+        await connected.server.close()
 
 
 @contextmanager

@@ -7,9 +7,11 @@ import typer
 
 from ..errors import Interrupted, MetaAgentXError, path_problem
 from . import interrupts
+from .cluster import cluster_app
 from .coldstart import coldstart
 from .doctor import doctor
 from .eval import evaluate_command
+from .export import export
 from .grade import grade
 from .model import model_app
 from .plan import plan
@@ -25,6 +27,7 @@ EXTRAS = {
     **dict.fromkeys(("reasoning_gym", "math_verify", "latex2sympy2_extended", "sympy"), "tasks"),
     **dict.fromkeys(("datasets", "pyarrow"), "hub"),
     "openai": "openai",
+    "tinker": "tinker",
 }
 """Optional packages that commands import, and the extra that installs each."""
 
@@ -68,7 +71,9 @@ app.command("report")(report_command)
 app.command()(coldstart)
 app.command()(sft)
 app.command()(grade)
+app.command()(export)
 app.add_typer(model_app, name="model")
+app.add_typer(cluster_app, name="cluster")
 app.add_typer(recipes_app, name="recipes")
 app.add_typer(tasks_app, name="tasks")
 

@@ -38,6 +38,8 @@ def prepare_training(recipe: Recipe, directory: Path) -> Mixture:
     check_start(recipe, directory)
     tasks = asyncio.run(prepare_tasks(recipe.config))
     model = recipe.config.model
+    if model.backend == "tinker":  # the server has the weights
+        return tasks
     if model.preset is None and not (model.made_by_run and (directory / "model").exists()):
         fetch_model(model.path, model.gguf_file)
     check_memory(recipe.config, directory)
@@ -49,7 +51,12 @@ def check_start(recipe: Recipe, directory: Path) -> None:
     check_output_directory(directory)
     check_loggers(recipe.config.run.loggers, directory)
     created = directory / "model"
-    if recipe.config.model.made_by_run and created.exists():
+    if recipe.config.model.backend == "tinker":
+        from ..backends.tinker.server import import_sdk
+
+        import_sdk()
+        check_model(Path(recipe.config.model.path), origin=_origin(recipe), on_server=True)
+    elif recipe.config.model.made_by_run and created.exists():
         check_model(created)
     else:
         check_model_setting(recipe.config.model.path, recipe.config.model.gguf_file, _origin(recipe))

@@ -274,6 +274,8 @@ def _contradictions(config: Config) -> Iterator[str]:
     for index, stage in enumerate(config.stages):
         if not stage.learning_rates:
             yield f"stages.{index} trains no role: give executor or designer a learning rate, such as 5e-6"
+    if config.model.backend == "tinker":
+        yield from _tinker_contradictions(config)
     if config.model.sharing == "lora" and config.model.lora_rank == 0:
         yield 'model.sharing = "lora" needs a LoRA: set model.lora_rank = 16, or model.sharing = "shared"'
     if config.model.deterministic and config.model.compiled is True:
@@ -305,6 +307,30 @@ def _contradictions(config: Config) -> Iterator[str]:
             f"{limit:g}, so a script that computes would be late without being at fault: set rollout.cpu_seconds = "
             f"{rollout.evidence_seconds:g}, or rollout.execution_seconds = {4 * rollout.cpu_seconds:g}"
         )
+
+
+def _tinker_contradictions(config: Config) -> Iterator[str]:
+    """Yield what a server of the Tinker API cannot do."""
+    model, temperatures = config.model, config.rollout.temperatures
+    if model.base_url is None:
+        yield 'model.backend = "tinker" needs the URL of a server: set model.base_url = "http://localhost:8000"'
+    elif not model.base_url.startswith(("http://", "https://")):
+        yield f"model.base_url = {model.base_url!r} is not a URL: write it like http://localhost:8000"
+    if model.lora_rank == 0:
+        yield 'model.backend = "tinker" trains a LoRA, not the full weights: set model.lora_rank = 16'
+    if model.sharing == "separate":
+        yield (
+            'model.sharing = "separate" needs a model for each role, and a server has one: '
+            'set model.sharing = "lora", or "shared"'
+        )
+    if model.preset is not None or model.gguf_file is not None:
+        yield 'model.backend = "tinker" needs the directory of a model that the server has: set model.path'
+    for role, temperature in temperatures.items():
+        if temperature != 1:
+            yield (
+                f"the {role} is sampled at temperature {temperature:g}, and servers of the Tinker API train at "
+                "temperature 1 only: set rollout.temperature = 1.0"
+            )
 
 
 def _missing_peers(config: Config) -> Iterator[str]:

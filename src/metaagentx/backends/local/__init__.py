@@ -6,7 +6,7 @@ Importing this imports torch; commands that may not need it import it inside a f
 from . import threads as threads  # before anything that imports torch
 
 # isort: split
-from .chat import ChatTokenizer
+from ..chat import ChatTokenizer
 from .engine import Engine
 from .model import LocalModel, LoraOptions, load_model
 from .policy import LocalPolicy

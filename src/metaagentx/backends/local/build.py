@@ -101,7 +101,7 @@ def start_model(options: ModelConfig, directory: Path, seed: int) -> Path:
 
 
 def _models(options: ModelConfig, directory: Path, seed: int) -> dict[Role, LocalModel]:
-    lora = LoraOptions(options.lora_rank, 2 * options.lora_rank) if options.lora_rank else None
+    lora = LoraOptions(options.lora_rank, options.lora_alpha) if options.lora_rank else None
     if options.sharing == "lora" and lora is not None:
         base = _load(options, directory, seed)
         return {role: base.with_adapter(str(role), lora) for role in Role}

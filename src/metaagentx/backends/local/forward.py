@@ -22,8 +22,8 @@ from torch.utils.checkpoint import checkpoint
 
 from ...errors import MetaAgentXError
 from ...policy import Datum
+from ..losses import Normalization, Terms, terms_of
 from ..memory_budget import MAX_LOGITS
-from .losses import Normalization, Terms
 from .memory import is_out_of_memory
 from .model import base_causal_lm
 from .prefix_tree import MicroBatch, pack
@@ -298,21 +298,13 @@ def gather_terms(
     batch: MicroBatch, data: Sequence[Datum], normalization: Normalization, device: torch.device, dtype: torch.dtype
 ) -> tuple[Targets, Terms]:
     """Return the trained tokens of a micro-batch's data, and what the loss needs of them."""
-    rows: list[tuple[Any, ...]] = []
-    for owner, (index, path) in enumerate(batch.paths.items()):
-        datum = data[index]
-        zeros = (0.0,) * len(datum.tokens)
-        behavior, reference = datum.logprobs or zeros, datum.reference_logprobs or zeros
-        for position, weight in enumerate(datum.weights):
-            if weight:
-                node, token, scale = path[position - 1], datum.tokens[position], normalization.per_datum[index] * weight
-                logprobs = behavior[position], reference[position]
-                rows.append((node, token, owner, weight, scale, datum.advantage, *logprobs))
-    nodes, tokens, owners, *floats = zip(*rows, strict=True)
+    rows = [
+        (path[position - 1], data[index].tokens[position])
+        for index, path in batch.paths.items()
+        for position, weight in enumerate(data[index].weights)
+        if weight
+    ]
+    nodes, tokens = zip(*rows, strict=True)
     nodes_N, node_index_K = torch.unique(torch.tensor(nodes, device=device), return_inverse=True)
     targets = Targets(nodes_N, node_index_K, torch.tensor(tokens, device=device))
-    weights_K, scales_K, advantages_K, behavior_K, reference_K = (
-        torch.tensor(values, dtype=dtype, device=device) for values in floats
-    )
-    data_K = torch.tensor(owners, device=device)
-    return targets, Terms(weights_K, scales_K, advantages_K, behavior_K, reference_K, data_K, len(batch.paths))
+    return targets, terms_of({index: data[index] for index in batch.paths}, normalization, device, dtype)

@@ -21,8 +21,8 @@ import torch
 from safetensors import SafetensorError
 
 from ...errors import MetaAgentXError
+from ..chat import ChatTokenizer
 from ..model_files import check_model, model_directory
-from .chat import ChatTokenizer
 from .memory import is_out_of_memory, one_line, translate_out_of_memory
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from typing import TypeVar
 from ...errors import MetaAgentXError
 from ...options import LossConfig, OptimizerConfig
 from ...policy import DEFAULT_LOSS, Completion, Datum, LossName, Metrics, SamplingParams
-from .chat import ChatTokenizer
+from ..chat import ChatTokenizer
 from .checkpoint import load_checkpoint, load_weights, save_checkpoint
 from .engine import Engine
 from .memory import translate_out_of_memory

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from ...policy import Completion, FinishReason, SamplingParams
-from .chat import ChatTokenizer
+from ..chat import ChatTokenizer
 
 
 class StopStrings:

@@ -29,9 +29,9 @@ from torch import Tensor
 from ...errors import MetaAgentXError
 from ...options import LossConfig, OptimizerConfig
 from ...policy import DEFAULT_LOSS, Datum, LossName, Metrics
-from .checks import check_data
+from ..checks import check_data
+from ..losses import Normalization, compute_loss, loss_metrics, normalization_of
 from .forward import PackedModel, gather_terms
-from .losses import Normalization, compute_loss, normalization_of
 from .memory import is_out_of_memory
 from .model import LocalModel
 from .prefix_tree import MicroBatch, pack
@@ -116,7 +116,7 @@ class Learner:
         except BaseException:
             self.gradients = {}
             raise
-        return _metrics(sums, len(normalization.per_datum), normalization.tokens)
+        return loss_metrics(sums, len(normalization.per_datum), normalization.tokens)
 
     def logprobs(self, data: Sequence[Datum], temperature: float = 1.0) -> list[list[float]]:
         """Return the log-probability of each token with a weight, for each datum; 0 for the others."""
@@ -326,12 +326,3 @@ def trained_weights(model: LocalModel) -> dict[str, torch.nn.Parameter]:
     if not weights:
         raise MetaAgentXError("the model has no weights to train: its base is frozen, train one of its adapters")
     return weights
-
-
-def _metrics(sums: Mapping[str, float], sequences: int, tokens: int) -> Metrics:
-    totals = ("loss", "packed_tokens")
-    metrics = {name: value if name in totals else value / tokens for name, value in sums.items()}
-    if "advantage_square" in metrics:
-        variance = metrics.pop("advantage_square") - metrics["advantage_mean"] ** 2
-        metrics["advantage_std"] = math.sqrt(max(0.0, variance))
-    return metrics | {"tokens": float(tokens), "sequences": float(sequences)}

@@ -3,9 +3,9 @@
 import math
 from collections.abc import Sequence
 
-from ...errors import MetaAgentXError
-from ...options import LossConfig
-from ...policy import Datum, LossName
+from ..errors import MetaAgentXError
+from ..options import LossConfig
+from ..policy import Datum, LossName
 
 
 def check_data(data: Sequence[Datum], loss: LossName, options: LossConfig, context: int, vocabulary: int) -> None:

@@ -14,8 +14,8 @@ from typing import Any
 
 from jinja2 import TemplateError
 
-from ...errors import MetaAgentXError
-from ...policy import Messages
+from ..errors import MetaAgentXError
+from ..policy import Messages
 
 
 class ChatTokenizer:

@@ -9,14 +9,15 @@ gradient, and each term is weighted by min(probability here / probability there,
 K: terms. D: data of the micro-batch.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from ...options import LossConfig
-from ...policy import Datum, LossName
+from ..options import LossConfig
+from ..policy import Datum, LossName
 
 # A ratio beyond e^20 is clipped the same in any case, and its gradient must not become infinity times zero.
 _MAX_LOG_RATIO = 20.0
@@ -58,6 +59,26 @@ def normalization_of(data: Sequence[Datum], options: LossConfig) -> Normalizatio
     if options.normalize == "sequence":
         return Normalization({index: 1 / (total * len(totals)) for index, total in totals.items()}, tokens)
     return Normalization(dict.fromkeys(totals, 1 / options.constant), tokens)
+
+
+def terms_of(
+    data: Mapping[int, Datum], normalization: Normalization, device: torch.device, dtype: torch.dtype
+) -> Terms:
+    """Return what the loss needs of the trained tokens of these data, by their index in the call, in their order."""
+    rows: list[tuple[float, ...]] = []
+    for owner, (index, datum) in enumerate(data.items()):
+        zeros = (0.0,) * len(datum.tokens)
+        behavior, reference = datum.logprobs or zeros, datum.reference_logprobs or zeros
+        for position, weight in enumerate(datum.weights):
+            if weight:
+                scale, logprobs = normalization.per_datum[index] * weight, (behavior[position], reference[position])
+                rows.append((owner, weight, scale, datum.advantage, *logprobs))
+    owners, *floats = zip(*rows, strict=True)
+    weights_K, scales_K, advantages_K, behavior_K, reference_K = (
+        torch.tensor(values, dtype=dtype, device=device) for values in floats
+    )
+    data_K = torch.tensor(owners, device=device)
+    return Terms(weights_K, scales_K, advantages_K, behavior_K, reference_K, data_K, len(data))
 
 
 def compute_loss(
@@ -116,3 +137,13 @@ def _metric_sums(difference_K: Tensor, is_clipped_K: Tensor, advantages_K: Tenso
         "advantage_mean": advantages_K.sum(),
         "advantage_square": advantages_K.square().sum(),
     }
+
+
+def loss_metrics(sums: Mapping[str, float], sequences: int, tokens: int) -> dict[str, float]:
+    """Return the metrics of a call from sums over all its terms."""
+    totals = ("loss", "packed_tokens")
+    metrics = {name: value if name in totals else value / tokens for name, value in sums.items()}
+    if "advantage_square" in metrics:
+        variance = metrics.pop("advantage_square") - metrics["advantage_mean"] ** 2
+        metrics["advantage_std"] = math.sqrt(max(0.0, variance))
+    return metrics | {"tokens": float(tokens), "sequences": float(sequences)}
