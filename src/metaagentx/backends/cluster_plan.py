@@ -6,10 +6,11 @@ averaged between nodes. Every constant says whether it is measured (by us, with 
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ..types import Role
-from .memory_plan import GPU_CONTEXT_BYTES, LOGIT_COPIES, MAX_LOGITS, activation_bytes
+from .memory_budget import MAX_LOGITS
+from .memory_plan import GPU_CONTEXT_BYTES, LOGIT_COPIES, activation_bytes
 from .model_shape import ModelShape
 
 Source = Literal["measured", "published", "assumed"]
@@ -190,6 +191,64 @@ def decode_step_seconds(shape: ModelShape, replies: float, context: float) -> fl
     )
 
 
+class _Update(NamedTuple):
+    """The part of a step after sampling."""
+
+    busy_gpus: int
+    compute_seconds: float
+    gradient_seconds: float
+    sync_seconds: float
+    node_network_bytes: float
+
+
+def _plan_update(shape: ModelShape, work: StepWork, gpus: int) -> _Update:
+    node = min(gpus, int(constant("gpus_per_node")))
+    busy = min(gpus, -(-work.samples * work.epochs // work.optimizer_steps))
+    # Log-probabilities before the update (2), forward (2), backward (4; 2 to the inputs alone), layers again (2).
+    passes = 8 if work.lora_rank else 10
+    compute = (
+        work.trained_tokens
+        * passes
+        * shape.parameters
+        / (constant("peak_tflops") * 1e12 * constant("training_mfu") * busy)
+    )
+    trained = shape.lora_parameters(work.lora_rank) or shape.parameters
+    share = constant("bandwidth_share") * 1e9
+    gathered = 0.0 if node == 1 else 4 * 2 * shape.parameters * (node - 1) / node  # two forwards, backward, gradients
+    nodes = -(-gpus // node)
+    averaged = 0.0 if nodes == 1 else 2 * 2 * trained / node * (nodes - 1) / nodes
+    gradient = work.optimizer_steps * (
+        gathered / (constant("nvlink_gb_per_s") * share) + averaged / (constant("network_gb_per_s") * share)
+    )
+    # Weight sync: every GPU gets all trained weights, over the network where there are several nodes.
+    link = constant("nvlink_gb_per_s" if nodes == 1 else "network_gb_per_s")
+    sync = constant("sync_overhead_s") + (0.0 if gpus == 1 else 2 * trained / (link * share))
+    return _Update(busy, compute, gradient, sync, node * averaged * work.optimizer_steps)
+
+
+def _host_seconds(work: StepWork, waiting_token: float) -> tuple[float, float]:
+    """Return the time of the event loop, and the CPU time of all processes, that the executions of a step take."""
+    loop = work.calls * (constant("loop_ms_per_call") + constant("request_ms_per_call")) / 1e3
+    waited = work.executions * constant("turns_per_execution") * work.executor_reply * waiting_token
+    loop += waited * constant("loop_ms_per_waiting_second") / 1e3
+    cpu = work.executions * constant("cpu_ms_per_execution") / 1e3 + work.calls * constant("request_ms_per_call") / 1e3
+    return loop, cpu
+
+
+def _longest_part(decode: float, tail: float, host: tuple[bool, float] | None, update: _Update) -> str:
+    """Return the name of what takes longest; `host`: whether the event loop limits it, and its seconds."""
+    seconds = {
+        "decoding": decode,
+        "the slowest execution": tail,
+        "the arithmetic of the update": update.compute_seconds,
+        "the network between GPUs in the update": update.gradient_seconds,
+        "weight sync": update.sync_seconds,
+    }
+    if host is not None:
+        seconds["the event loop of the host" if host[0] else "the cores of the host"] = host[1]
+    return max(seconds, key=lambda name: seconds[name])
+
+
 def plan_cluster(shape: ModelShape, work: StepWork, gpus: int, hosts: int, gpu_memory: int) -> ClusterPlan:
     """Return the step of a recipe on GPUs with this much memory, with hosts that run its executions."""
     # Sampling: each GPU has its share of the replies that are under way, as far as its KV cache holds them.
@@ -208,40 +267,12 @@ def plan_cluster(shape: ModelShape, work: StepWork, gpus: int, hosts: int, gpu_m
     flops = constant("peak_tflops") * 1e12
     prompts = work.calls * constant("prompt_tokens")
     prefill = prompts * 2 * shape.parameters / (flops * constant("prefill_mfu")) / min(gpus, work.calls)
-    # Hosts
-    loop = work.calls * (constant("loop_ms_per_call") + constant("request_ms_per_call")) / 1e3
-    waited = work.executions * constant("turns_per_execution") * work.executor_reply * waiting_token
-    loop += waited * constant("loop_ms_per_waiting_second") / 1e3
-    cpu = work.executions * constant("cpu_ms_per_execution") / 1e3 + work.calls * constant("request_ms_per_call") / 1e3
+    loop, cpu = _host_seconds(work, waiting_token)
     host = max(loop, cpu / constant("host_cores")) / hosts
     sampling = prefill + decode + tail
-    # Update
-    node = min(gpus, int(constant("gpus_per_node")))
-    busy = min(gpus, -(-work.samples * work.epochs // work.optimizer_steps))
-    # Log-probabilities before the update (2), forward (2), backward (4; 2 to the inputs alone), layers again (2).
-    passes = 8 if work.lora_rank else 10
-    compute = work.trained_tokens * passes * shape.parameters / (flops * constant("training_mfu") * busy)
-    trained = shape.lora_parameters(work.lora_rank) or shape.parameters
-    share = constant("bandwidth_share") * 1e9
-    gathered = 0.0 if node == 1 else 4 * 2 * shape.parameters * (node - 1) / node  # two forwards, backward, gradients
-    nodes = -(-gpus // node)
-    averaged = 0.0 if nodes == 1 else 2 * 2 * trained / node * (nodes - 1) / nodes
-    gradient = work.optimizer_steps * (
-        gathered / (constant("nvlink_gb_per_s") * share) + averaged / (constant("network_gb_per_s") * share)
-    )
-    # Weight sync: every GPU gets all trained weights, over the network where there are several nodes.
-    link = constant("nvlink_gb_per_s" if nodes == 1 else "network_gb_per_s")
-    sync = constant("sync_overhead_s") + (0.0 if gpus == 1 else 2 * trained / (link * share))
-    seconds = {
-        "decoding": decode,
-        "the slowest execution": tail,
-        "the event loop of the host" if loop >= cpu / constant("host_cores") else "the cores of the host": host,
-        "the arithmetic of the update": compute,
-        "the network between GPUs in the update": gradient,
-        "weight sync": sync,
-    }
-    if host <= sampling:  # it is hidden behind sampling
-        seconds = {name: value for name, value in seconds.items() if "host" not in name}
+    update = _plan_update(shape, work, gpus)
+    # What the hosts do while the GPUs sample is hidden behind that.
+    host_part = None if host <= sampling else (loop >= cpu / constant("host_cores"), host)
     needed = state + 2 * shape.parameters + GPU_CONTEXT_BYTES + _longest(work) * _kv_bytes(shape)
     return ClusterPlan(
         gpus=gpus,
@@ -260,19 +291,19 @@ def plan_cluster(shape: ModelShape, work: StepWork, gpus: int, hosts: int, gpu_m
         cpu_seconds=cpu,
         host_seconds=host,
         rollout_seconds=max(sampling, host),
-        compute_seconds=compute,
-        busy_gpus=busy,
-        gradient_seconds=gradient,
-        update_seconds=compute + gradient,
-        sync_seconds=sync,
+        compute_seconds=update.compute_seconds,
+        busy_gpus=update.busy_gpus,
+        gradient_seconds=update.gradient_seconds,
+        update_seconds=update.compute_seconds + update.gradient_seconds,
+        sync_seconds=update.sync_seconds,
         executions_per_s=work.executions / sampling,
         host_executions_per_s=work.executions / (host * hosts),
         gpu_bytes=needed,
         fits=needed <= gpu_memory,
         host_bytes=min(work.in_flight, work.executions) * constant("mb_per_execution") * 1e6 / hosts,
-        node_network_bytes=node * averaged * work.optimizer_steps,
+        node_network_bytes=update.node_network_bytes,
         host_network_bytes=(prompts + work.reply_tokens) * constant("bytes_per_token"),
-        bottleneck=max(seconds, key=lambda name: seconds[name]) if needed <= gpu_memory else "the memory of a GPU",
+        bottleneck=_longest_part(decode, tail, host_part, update) if needed <= gpu_memory else "the memory of a GPU",
     )
 
 
