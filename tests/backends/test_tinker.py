@@ -176,7 +176,7 @@ def test_prompts_that_the_server_would_not_answer_are_refused(target: Target, tm
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("fault", ["hangs", "fails"])
+@pytest.mark.parametrize("fault", [pytest.param("hangs", marks=pytest.mark.slow), "fails"])
 def test_requests_that_hang_or_fail_end_in_a_line(target: Target, fake: FakeTinker, tmp_path: Path, fault: str) -> None:
     async def run() -> None:
         async with connected(target, tmp_path, server_seconds=2.0) as built:
@@ -221,6 +221,7 @@ def _metrics(run: Path) -> list[dict[str, float]]:
     return [{k: v for k, v in row.items() if "second" not in k and not k.startswith("engine/")} for row in rows]
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_on_either_side_goes_on(fake: FakeTinker, tmp_path: Path, mother: Mother) -> None:
     with serve(fake) as url:
         recipe, settings = _recipe(tmp_path, Target(url, fake.path))

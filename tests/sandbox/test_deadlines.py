@@ -238,7 +238,7 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.parametrize("total", [60, 4])
+@pytest.mark.parametrize("total", [pytest.param(60, marks=pytest.mark.slow), 4])
 def test_a_host_that_stands_still_blames_no_run(total: int) -> None:
     host = subprocess.Popen(
         [sys.executable, "-c", HOST.replace("TOTAL", str(total))], stdout=subprocess.PIPE, text=True
