@@ -113,6 +113,8 @@ class Server:
         model, _, name = sampler_path.removeprefix("tinker://").partition("/")
         asking = self._service.create_rest_client().get_checkpoint_archive_url_async(model, name)
         answer = await self.wait("asking for the weights", asking)
+        if not answer.url.startswith(("http://", "https://")):  # urllib would also open files
+            raise BackendError(f"{self} named {answer.url!r} for the weights: expected an http URL")
 
         def fetch() -> None:
             with urllib.request.urlopen(answer.url, timeout=self.seconds) as response, target.open("wb") as file:
