@@ -60,6 +60,10 @@ class ChatReply:
     finish: FinishReason
     prompt_tokens: int
     completion_tokens: int
+    prompt: tuple[int, ...] = ()
+    """Where the server returns token ids: those of the prompt, those of the reply, and their log-probabilities."""
+    completion: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

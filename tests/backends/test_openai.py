@@ -143,6 +143,30 @@ def test_a_server_that_counts_nothing() -> None:
     assert model.stats() == {"requests": 1, "prompt_tokens": 0, "completion_tokens": 0}
 
 
+def test_token_ids_and_log_probabilities_are_kept_where_the_server_gives_them() -> None:
+    logprobs = {"content": [{"token": "tw", "logprob": -0.5}, {"token": "o", "logprob": -1}]}
+    choice: dict[str, Any] = {"message": {"content": "two"}, "token_ids": [11, 12], "logprobs": logprobs}
+    with serving(Reply(200, json.dumps({"choices": [choice], "prompt_token_ids": [1, 2, 3]}).encode())) as server:
+        extra = {"return_token_ids": True, "logprobs": True}
+        done = ask(OpenAIChatModel("m", server.url, extra_body=extra))
+    assert done == ChatReply("two", "stop", 3, 2, (1, 2, 3), (11, 12), (-0.5, -1.0))
+    assert server.asked[0]["return_token_ids"] is True
+
+
+@pytest.mark.parametrize(
+    "strange",
+    [
+        {"token_ids": "no", "logprobs": {"tokens": ["a"], "token_logprobs": [-1]}},
+        {"token_ids": [1.5, None], "logprobs": {"content": None}},
+        {"token_ids": {"a": 1}, "logprobs": {"content": [{"logprob": "x"}]}},
+        {"token_ids": None, "logprobs": [1, 2]},
+    ],
+)
+def test_tokens_in_another_form_are_left_out(strange: dict[str, Any]) -> None:
+    with serving(Reply(200, json.dumps({"choices": [{"message": {"content": "two"}, **strange}]}).encode())) as server:
+        assert ask(OpenAIChatModel("m", server.url)) == ChatReply("two", "stop", 0, 1)
+
+
 @pytest.mark.parametrize(
     ("usage", "tokens"),
     [

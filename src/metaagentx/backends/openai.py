@@ -31,6 +31,8 @@ from .openai_responses import (
     ModelList,
     ServedModel,
     Usage,
+    read_logprobs,
+    read_token_ids,
     reply_room,
     reply_text,
     requested_pause,
@@ -164,10 +166,12 @@ class OpenAIChatModel:
         if choice.finish_reason in ("abort", "error"):
             raise BackendError(f"{self} aborted its reply (finish_reason {choice.finish_reason!r})")
         text = reply_text(choice, params)
-        counted = usage.completion_tokens or 0
+        written, read = read_token_ids(choice.token_ids), read_token_ids(completion.prompt_token_ids)
+        counted = usage.completion_tokens or len(written)
         tokens = counted if counted > 0 else max(1, -(-len(text.encode()) // BYTES_PER_TOKEN))
         finish = "length" if choice.finish_reason == "length" else "stop"
-        return ChatReply(text, finish, usage.prompt_tokens or 0, tokens)  # type: ignore[arg-type]
+        logprobs = read_logprobs(choice.logprobs)
+        return ChatReply(text, finish, usage.prompt_tokens or len(read), tokens, read, written, logprobs)  # type: ignore[arg-type]
 
     async def _request(self, messages: Messages, params: SamplingParams) -> ChatCompletion:
         """Send the request, and again while the server is busy, with exponentially longer pauses or those it asks for.

@@ -34,6 +34,10 @@ class Choice(BaseModel):
     """vLLM: the stop string that ended the reply."""
     matched_stop: str | int | None = None
     """SGLang: the same."""
+    token_ids: object = None
+    """vLLM, with `return_token_ids` in the extra body: the tokens of the reply."""
+    logprobs: object = None
+    """With `logprobs` in the extra body: the log-probability of each token."""
 
 
 class Usage(BaseModel):
@@ -62,6 +66,21 @@ class ChatCompletion(BaseModel):
 
     choices: list[Choice] = Field(min_length=1)
     usage: Usage | None = None
+    prompt_token_ids: object = None
+    """vLLM: the tokens of the prompt."""
+
+
+def read_token_ids(value: object) -> tuple[int, ...]:
+    """Return token ids as a server sends them; nothing for any other value."""
+    return tuple(value) if isinstance(value, list) and all(type(token) is int for token in value) else ()
+
+
+def read_logprobs(value: object) -> tuple[float, ...]:
+    """Return the log-probabilities of a reply's tokens; nothing where the server sends them in another form."""
+    entries = value.get("content") if isinstance(value, dict) else None
+    values = [entry.get("logprob") for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+    numbers = tuple(float(value) for value in values if isinstance(value, int | float))
+    return numbers if len(numbers) == len(values) else ()
 
 
 def reply_text(choice: Choice, params: SamplingParams) -> str:

@@ -48,6 +48,7 @@ class RoleSampler:
             reply = await self._with_retries(lambda: model.chat(chat, params), self.attempt_seconds)
             call = Call(self.role, agent, chat, reply.text, tokens=reply.completion_tokens, finish=reply.finish)
             call.prompt_tokens = reply.prompt_tokens
+            call.prompt, call.completion, call.logprobs = reply.prompt, reply.completion, reply.logprobs
         else:
             prompt = encode_prompt(self.policy, chat, earlier)
             completion = await self._sample(self.policy, prompt, seed)
