@@ -75,6 +75,7 @@ class FakeTinker:
         """A kind of request that is never answered."""
         self.fails = ""
         """A kind of request that the engine fails at."""
+        self.failures_left = 10**9
         self.requests: list[str] = []
         self.counts: list[int] = []
         """The number of sequences in each request to train or score."""
@@ -122,7 +123,8 @@ class FakeTinker:
                 raise Refused(404, "Model not found")
             ready = time.monotonic() + (self.sample_seconds if name == "asample" else 0.0)
             try:
-                if self.fails == name:
+                if self.fails == name and self.failures_left > 0:
+                    self.failures_left -= 1
                     raise ValueError("out of memory")
                 result: Any = None if self.hangs == name else work(body)
             except ValueError as error:

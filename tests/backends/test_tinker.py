@@ -198,6 +198,22 @@ def test_requests_that_hang_or_fail_end_in_a_line(target: Target, fake: FakeTink
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("kind", ["forward", "save_weights"])
+def test_what_fails_once_and_changes_nothing_is_asked_again(
+    target: Target, fake: FakeTinker, tmp_path: Path, kind: str
+) -> None:
+    async def run() -> None:
+        async with connected(target, tmp_path) as built:
+            policy = built.policies[Role.DESIGNER]
+            data = await some_data(policy)
+            fake.fails, fake.failures_left = kind, 1
+            await train_a_little(policy, data, 1)
+            await policy.save(tmp_path / "checkpoint")
+            assert fake.failures_left == 0
+
+    asyncio.run(run())
+
+
 def _recipe(directory: Path, target: Target, steps: int = 4) -> tuple[Path, list[str]]:
     recipe = write_recipe(
         directory, target.model, steps=steps, stages="{ steps = 1, executor = 1e-3 }, { steps = 1, designer = 1e-3 }"

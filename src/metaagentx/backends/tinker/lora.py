@@ -122,8 +122,9 @@ class ServerLora:
         data = [_datum(types, tokens, weights=[1.0] * (len(tokens) - 1)) for tokens in sequences]
         shortest = sorted(sequences, key=len)[0]
         padding = [_datum(types, shortest, weights=[1.0] * (len(shortest) - 1))] * self._padding(len(data))
-        asking = self._client.forward([*data, *padding], "cross_entropy")
-        output = await self.server.wait("computing log-probabilities", asking)
+        output: Any = await self.server.repeat(
+            "computing log-probabilities", lambda: self._client.forward([*data, *padding], "cross_entropy")
+        )
         rows = [[float(value) for value in row["logprobs"].tolist()] for row in output.loss_fn_outputs[: len(data)]]
         for tokens, row in zip(sequences, rows, strict=True):
             if len(row) != len(tokens) - 1 or not all(map(math.isfinite, row)):
@@ -173,10 +174,13 @@ class ServerLora:
     async def save(self) -> SavedState:
         """Save on the server what training goes on from, and the weights for sampling; once for the same weights."""
         if self._saved is None or self._saved[0] != self.version:
-            name = f"{self.version}-{uuid.uuid4().hex[:12]}"
             async with self._busy:
-                state = await self.server.wait("saving the state", self._client.save_state(name))
-                weights = await self.server.wait("saving the weights", self._client.save_weights_for_sampler(name))
+                state: Any = await self.server.repeat(
+                    "saving the state", lambda: self._client.save_state(_new_name(self.version))
+                )
+                weights: Any = await self.server.repeat(
+                    "saving the weights", lambda: self._client.save_weights_for_sampler(_new_name(self.version))
+                )
             self._saved = self.version, SavedState(state.path, weights.path)
         return self._saved[1]
 
@@ -185,7 +189,7 @@ class ServerLora:
         async with self._busy:
             self._sampler = None
             self.version += 1
-            await self.server.wait("loading the state", self._client.load_state_with_optimizer(state))
+            await self.server.repeat("loading the state", lambda: self._client.load_state_with_optimizer(state))
 
     async def probe_reduction(self) -> Reduction:
         """Find out how the server reduces losses, on a LoRA that was not trained yet, and leave it as it was.
@@ -195,7 +199,7 @@ class ServerLora:
         """
         from tinker import types
 
-        before = await self.server.wait("saving the state", self._client.save_state(f"new-{uuid.uuid4().hex[:12]}"))
+        before = await self.server.wait("saving the state", self._client.save_state(_new_name(0)))
         guess = -math.log(self.shape.vocabulary)
         norms: list[float | None] = []
         for length, batches in ((8, 1), (24, 2)):
@@ -224,8 +228,9 @@ class ServerLora:
         """Return the sampling client of the newest weights, and publish these if nothing was sampled from them yet."""
         async with self._busy:
             if self._sampler is None:
-                publishing = self._client.save_weights_and_get_sampling_client_async()
-                self._sampler = await self.server.wait("publishing the weights", publishing)
+                self._sampler = await self.server.repeat(
+                    "publishing the weights", self._client.save_weights_and_get_sampling_client_async
+                )
             return self._sampler
 
     def _track(self, answer: "asyncio.Future[Any]") -> None:
@@ -264,6 +269,11 @@ class ServerLora:
     def _padding(self, count: int) -> int:
         """Return how many sequences complete the last micro-batch: every other count is compiled anew."""
         return -count % self._micro_batch
+
+
+def _new_name(version: int) -> str:
+    """Return a name for what is saved; the server refuses one that it has."""
+    return f"{version}-{uuid.uuid4().hex[:12]}"
 
 
 async def _both(first: Any, second: Any) -> tuple[Any, Any]:

@@ -33,6 +33,8 @@ HEALTH_SECONDS = 5.0
 DEAD_SECONDS = 20.0
 """A server that has not answered for this long is gone."""
 _PROBE_SECONDS = 15.0
+_PAUSES = (0.5, 2.0)
+"""Before a request is sent again."""
 _LOST = re.compile(r"(model|session|sampler)\b.*not (found|loaded)|not loaded", re.IGNORECASE)
 _NO_SLOT = re.compile(r"maximum number of lora|max_loras|adapter (slots|limit)", re.IGNORECASE)
 
@@ -111,8 +113,10 @@ class Server:
     async def download(self, sampler_path: str, target: Path) -> None:
         """Write the archive of saved sampler weights to a file."""
         model, _, name = sampler_path.removeprefix("tinker://").partition("/")
-        asking = self._service.create_rest_client().get_checkpoint_archive_url_async(model, name)
-        answer = await self.wait("asking for the weights", asking)
+        client = self._service.create_rest_client()
+        answer: Any = await self.repeat(
+            "asking for the weights", lambda: client.get_checkpoint_archive_url_async(model, name)
+        )
         if not answer.url.startswith(("http://", "https://")):  # urllib would also open files
             raise BackendError(f"{self} named {answer.url!r} for the weights: expected an http URL")
 
@@ -121,6 +125,21 @@ class Server:
                 shutil.copyfileobj(response, file)
 
         await self.wait("downloading the weights", asyncio.to_thread(fetch))
+
+    async def repeat(self, doing: str, request: Callable[[], Awaitable[T]]) -> T:
+        """Return the result of a request that may be sent again: it is, after a failure that may pass.
+
+        All attempts together have the deadline of one. Updates are not repeated here: the server may have made them.
+        """
+        deadline = time.monotonic() + self.seconds
+        for pause in (*_PAUSES, None):
+            try:
+                return await self.wait(doing, request(), max(0.001, deadline - time.monotonic()))
+            except BackendError:
+                if pause is None or time.monotonic() + pause >= deadline:
+                    raise
+            await asyncio.sleep(pause)
+        raise AssertionError
 
     async def wait(self, doing: str, work: Awaitable[T], seconds: float | None = None) -> T:
         """Return the result of a request; raise when it fails, is late, or the server is gone."""
@@ -131,7 +150,7 @@ class Server:
             while not task.done():
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    raise BackendError(f"{self} did not finish {doing} within model.server_seconds = {limit:g}")
+                    raise BackendError(f"{self} did not finish {doing} within model.server_seconds = {self.seconds:g}")
                 await asyncio.wait({task}, timeout=min(HEALTH_SECONDS, left))
                 if not task.done():
                     await self._check_alive(doing)
