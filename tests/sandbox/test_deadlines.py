@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from metaagentx.sandbox import JSON, Limits, Result, Sandbox, Tier, Verdict
 from metaagentx.sandbox.clock import LATE_SECONDS, TICK_SECONDS, Scheduling, TurnClock
+from metaagentx.sandbox.fork_server import Child
 
 SHORT = Limits(cpu_seconds=2, wall_seconds=1.5, idle_seconds=2.0, total_seconds=8.0)
 
@@ -26,6 +27,30 @@ async def timed(sandbox: Sandbox, code: str, limits: Limits) -> tuple[Result, fl
     started = time.monotonic()
     result = await sandbox.run(code, limits=limits, on_ask=echo)
     return result, time.monotonic() - started
+
+
+@pytest.mark.parametrize("busy", [True, False])
+def test_a_server_that_is_busy_with_others_is_not_taken_for_dead(
+    monkeypatch: pytest.MonkeyPatch, runner: asyncio.Runner, busy: bool
+) -> None:
+    """The readings of one run are late; its server goes on to answer others, or is silent."""
+    monkeypatch.setattr("metaagentx.sandbox.supervisor.KILL_SECONDS", 0.6)
+    watch, late = Child.watch, set[int]()
+    monkeypatch.setattr(Child, "watch", lambda child, on_reading: child.number in late or watch(child, on_reading))
+
+    async def run() -> Result:
+        async with Sandbox(servers=1, warm=0) as sandbox:
+            late.update((1, 2, 3))  # also when it is tried again
+            sleeper = asyncio.create_task(
+                sandbox.run("import door, time; time.sleep(2); door.answer(1)", limits=Limits(wall_seconds=5))
+            )
+            await asyncio.sleep(0.1)
+            while busy and not sleeper.done():
+                await sandbox.run("pass")
+            return await sleeper
+
+    verdict = runner.run(run()).verdict
+    assert verdict is (Verdict.OK if busy else Verdict.INFRA)
 
 
 # Its programs are stopped at what is left of its time; what it does about that is its own business.
