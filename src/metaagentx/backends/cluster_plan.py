@@ -181,7 +181,7 @@ class ClusterPlan:
 
 
 def decode_step_seconds(shape: ModelShape, replies: float, context: float) -> float:
-    """Return how long one token of each of so many replies takes: memory traffic, arithmetic, overhead."""
+    """Return how long one token of each of this many replies takes: memory traffic, arithmetic, overhead."""
     traffic = 2 * shape.parameters + replies * context * _kv_bytes(shape)
     arithmetic = 2 * shape.parameters * replies
     return (

@@ -127,7 +127,7 @@ def safetensors_header(file: Path) -> Mapping[str, Any]:
 
 
 def check_gguf(file: Path) -> None:
-    """Raise for a file that is no GGUF file, or a truncated one."""
+    """Raise for a file that is not a GGUF file, or a truncated one."""
     try:
         header = _read_gguf(file)
         cut = file.stat().st_size <= header.last_offset

@@ -2,7 +2,7 @@
 
 Gradient and optimizer state belong to the learner, not to the weights, so two roles can be trained on the same weights,
 and a role that is not trained has no state. Both are fp32 at least; the fp32 masters of narrower weights belong to the
-model, so that each role goes on from where the other one left them.
+model, so that each role continues where the other one left them.
 
 Gradients are accumulated in place: in the backward pass each weight's gradient is added as soon as it is known, and
 freed. When memory runs out in the middle, the names of the weights that have theirs are kept. The data of that

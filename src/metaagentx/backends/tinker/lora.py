@@ -172,7 +172,7 @@ class ServerLora:
         return next((float(value) for name, value in metrics.items() if name.endswith("grad_norm")), None)
 
     async def save(self) -> SavedState:
-        """Save on the server what training goes on from, and the weights for sampling; once for the same weights."""
+        """Save on the server what training resumes from, and the weights for sampling; once for the same weights."""
         if self._saved is None or self._saved[0] != self.version:
             async with self._busy:
                 state: Any = await self.server.repeat(
