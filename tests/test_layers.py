@@ -22,12 +22,14 @@ LAYERS = [
     {"types", "policy", "atomic", "progress"},
     {"tasks", "backends", "provenance"},
     {"config"},
-    {"rewards"},
+    {"rewards", "tools"},
     {"rollout"},
     {"runs"},
     {"evaluation"},
     {"training"},
     {"coldstart", "report"},
+    {"system"},
+    {"serve"},
     {"cli"},
 ]
 # The two that stand on nothing but the standard library: they are copied into the jail.

@@ -7,8 +7,8 @@ text, such as one behind an OpenAI-compatible server: it can be sampled, not tra
 batching concurrent requests is the backend's business.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
@@ -41,6 +41,9 @@ class SamplingParams:
     """Stop tokens besides the model's end of turn, treated like stop strings. Not used by rollouts either."""
     seed: int | None = None
     """Makes this request's draws independent of whatever else is in the batch."""
+    on_token: Callable[[int, int], None] | None = field(default=None, compare=False, repr=False)
+    """Called with position and token as they are sampled, from any thread and again after a restart. Backends that do
+    not stream ignore it."""
 
 
 @dataclass(frozen=True, slots=True)

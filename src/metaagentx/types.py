@@ -247,12 +247,26 @@ class FinalAnswer(Answer):
 
 @dataclass(frozen=True, slots=True)
 class ProgramOutput:
-    """The output of a program that an agent, and not the script, wrote."""
+    """The output of a program that an agent, and not the script, wrote, or of an offered tool that an agent called."""
 
     call: int
-    """The index of the call that wrote the code, or the input if that came later."""
+    """The index of the call that wrote the code or the arguments, or the input if that came later."""
     output: str
-    """Standard output, then standard error; a long one is shortened in the middle."""
+    """Standard output, then standard error; a long one is shortened in the middle. Of a tool: its result."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One call of a tool that the operator offers, as the host saw it."""
+
+    name: str
+    arguments: str
+    """JSON, as it left the sandbox; what is longer than the limit of the recipe is cut."""
+    result: str
+    """What the agent read."""
+    seconds: float = 0.0
+    failed: bool = False
+    """The result says what went wrong."""
 
 
 @dataclass(slots=True)
@@ -266,7 +280,11 @@ class Execution:
     fed: str | None = None
     """Where the script wrote the answer into a prompt before any agent had said it; also set if a recipe allows it."""
     programs: list[ProgramOutput] = field(default_factory=list)
-    """Outputs of the programs that agents wrote, in the order of execution."""
+    """Outputs of the programs that agents wrote, then of the offered tools that agents called, in order."""
+    tools: list[ToolCall] = field(default_factory=list)
+    """Calls of the tools that the operator offers, in the order of asking."""
+    told: tuple[str, ...] = ()
+    """What the operator says about the offered tools in prompts; it is not the script's text."""
     log: str = ""
     """What the script printed; it does not affect the reward."""
     seconds: float = 0.0

@@ -399,6 +399,40 @@ def test_a_script_that_is_late_after_one_slow_call_is_not_at_fault(
     assert execution.fault is not None and execution.fault.kind == "infra", execution.fault
 
 
+@pytest.mark.parametrize("at_once", [16, 6])
+def test_a_script_whose_own_calls_slow_each_other_down_is_at_fault_itself(
+    at_once: int, runner: asyncio.Runner, sandbox: Sandbox, graders: Graders
+) -> None:
+    """The backend answers one request after the other, each in a fifth of the time that would be evidence."""
+    members = f"[AgentNode(f'Solver{{index}}', 'Solve.') for index in range({at_once})]"
+    script = HEAD + (
+        "from workflow import EnsembleNode\n"
+        f"workflow.add_node(EnsembleNode('Vote', {members}))\n"
+        "while True:\n    workflow.run(question)\n"
+    )
+    one = asyncio.Lock()
+
+    async def one_at_a_time(count: int) -> None:
+        async with one:
+            await asyncio.sleep(0.1)
+
+    limits = RolloutConfig(calls=1000, execution_seconds=2.0)
+    shared = resources(Actor(design(script)), Actor(RIGHT, one_at_a_time), sandbox, graders)
+    execution = runner.run(run_script(script, TASK, shared.samplers[Role.EXECUTOR], sandbox, limits, ("t",)))
+    assert execution.fault is not None and execution.fault.kind == "wall", execution.fault
+
+
+def test_calls_side_by_side_on_a_backend_that_hangs_are_not_the_scripts_fault(
+    runner: asyncio.Runner, sandbox: Sandbox
+) -> None:
+    members = "[AgentNode(f'Solver{index}', 'Solve.') for index in range(6)]"
+    script = HEAD + f"from workflow import EnsembleNode\nworkflow.add_node(EnsembleNode('Vote', {members}))\n" + RUN
+    limits = RolloutConfig(execution_seconds=4.0, retries=1)
+    sampler = RoleSampler(Role.EXECUTOR, Actor(RIGHT, hang), 100, attempt_seconds=0.2, retries=1)
+    execution = runner.run(run_script(script, TASK, sampler, sandbox, limits, ("t",)))
+    assert execution.fault is not None and execution.fault.kind == "infra", execution.fault
+
+
 @pytest.mark.parametrize(
     "roles", [["assistant"], ["user", "user"], ["user", "system"], ["system"], ["user", "assistant"], ["tool"]]
 )

@@ -158,7 +158,8 @@ async def _run_batch(
         prompt_tokens=after[0] - before[0],
         completion_tokens=after[1] - before[1],
     )
-    return [row for tree in trees for row in demonstrations_of(tree, options.teacher, rollout.prompts)], usage
+    rows = (demonstrations_of(tree, options.teacher, rollout.prompts, resources.tool_specs) for tree in trees)
+    return [row for of_tree in rows for row in of_tree], usage
 
 
 def _server_tokens(resources: Resources) -> tuple[int, int]:

@@ -17,6 +17,7 @@ from ..config import PromptsConfig
 from ..errors import MetaAgentXError
 from ..rollout.designer import design_messages
 from ..runs.serialize import Serializer
+from ..tools import ToolSpec
 from ..types import Role, Rollout, Task
 
 FORMAT = 1
@@ -68,16 +69,18 @@ class TeacherUsage:
 _ROWS, _USAGES = Serializer(Demonstration), Serializer(TeacherUsage)
 
 
-def demonstrations_of(rollout: Rollout, teacher: str, prompts: PromptsConfig) -> Iterator[Demonstration]:
+def demonstrations_of(
+    rollout: Rollout, teacher: str, prompts: PromptsConfig, tools: Sequence[ToolSpec] = ()
+) -> Iterator[Demonstration]:
     """Yield every call of the executions that solved their task, and the designs they belong to.
 
-    `prompts` are those that the student will be trained with.
+    `prompts` and `tools` are those that the student will be trained with.
     """
     task = rollout.task
     for design in rollout.designs:
         solved = [execution for execution in design.executions if execution.reward and execution.reward.solved]
         if solved:
-            messages = (*design_messages(task, prompts), _assistant(design.call.text))
+            messages = (*design_messages(task, prompts, tools=tools), _assistant(design.call.text))
             yield Demonstration(messages, Role.DESIGNER, task.id, task.source, design.pattern, teacher)
         for execution in solved:
             for call in execution.calls:

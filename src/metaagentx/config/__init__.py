@@ -20,6 +20,7 @@ from .sections import (
     RunConfig,
     StageConfig,
     TasksConfig,
+    ToolsConfig,
 )
 from .toml import to_toml
 
@@ -37,6 +38,7 @@ __all__ = [
     "RunConfig",
     "StageConfig",
     "TasksConfig",
+    "ToolsConfig",
     "load_config",
     "load_recipe",
     "portable",

@@ -73,7 +73,8 @@ class RolloutConfig(Section):
     """Maximum number of tokens that the model writes in an execution, checked after each reply."""
     execution_seconds: Positive = 600.0
     """Wall-clock limit of an execution, including waiting and retries. A script that exceeds it is at fault, unless one
-    model call, or waiting for the CPU, took a quarter of it: then it is an infrastructure fault."""
+    model call, or waiting for the CPU, took a quarter of it: then it is an infrastructure fault. Calls that a script
+    makes at the same time share their time."""
     cpu_seconds: Positive = 10.0
     """CPU time limit of a script. The programs that it runs have the same limit together."""
     in_flight: Batch = 128
@@ -111,6 +112,29 @@ class RolloutConfig(Section):
         A script may not sleep or compute for longer, so that it cannot cause this evidence itself.
         """
         return self.execution_seconds / 4
+
+
+class ToolsConfig(Section):
+    """Tools of your own that scripts may give to their agents. They run on the host, outside the sandbox."""
+
+    functions: list[Text] = []  # noqa: RUF012 - pydantic copies it
+    """Python functions, each as `module:function`. The module is searched in the working directory first."""
+    mcp: list[Text] = []  # noqa: RUF012 - pydantic copies it
+    """Commands that start MCP servers, such as `python server.py`, run in the working directory. Needs the extra
+    `tools`."""
+    seconds: Positive = 30.0
+    """Timeout of one call. The agent reads that the tool was not done."""
+    calls: Count = 32
+    """Maximum number of tool calls in an execution."""
+    argument_characters: Count = 20000
+    """Maximum length of the arguments of a call, as JSON. The agent reads that longer ones were not run."""
+    result_characters: Count = 20000
+    """Maximum length of a result. The middle of a longer one is left out."""
+
+    @property
+    def offered(self) -> bool:
+        """Whether any tool is offered."""
+        return bool(self.functions or self.mcp)
 
 
 class PromptsConfig(Section):
@@ -251,6 +275,7 @@ class Config(Section):
     tasks: TasksConfig
     prompts: PromptsConfig = PromptsConfig()
     rollout: RolloutConfig = RolloutConfig()
+    tools: ToolsConfig = ToolsConfig()
     reward: RewardConfig = RewardConfig()
     credit: CreditConfig = CreditConfig()
     loss: LossConfig = LossConfig()
@@ -306,6 +331,12 @@ def _contradictions(config: Config) -> Iterator[str]:
             f"rollout.cpu_seconds = {rollout.cpu_seconds:g} is more than a quarter of rollout.execution_seconds = "
             f"{limit:g}, so a script that computes would be late without being at fault: set rollout.cpu_seconds = "
             f"{rollout.evidence_seconds:g}, or rollout.execution_seconds = {4 * rollout.cpu_seconds:g}"
+        )
+    if config.tools.offered and config.tools.seconds > rollout.evidence_seconds:
+        yield (
+            f"tools.seconds = {config.tools.seconds:g} is more than a quarter of rollout.execution_seconds = {limit:g}"
+            ", so an agent that waits for a tool would be late without being at fault: set tools.seconds = "
+            f"{rollout.evidence_seconds:g}, or rollout.execution_seconds = {4 * config.tools.seconds:g}"
         )
 
 

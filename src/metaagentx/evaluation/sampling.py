@@ -67,7 +67,13 @@ class Evaluator:
         options, path = replace(self.options, strict=True), (*seed_path, key.sample)
         if method.designer is not None:
             design = await write_script(
-                task, method.designer, seed_of(*path), options.rollout, options.prompts, method.manual
+                task,
+                method.designer,
+                seed_of(*path),
+                options.rollout,
+                options.prompts,
+                method.manual,
+                self.resources.tool_specs,
             )
         else:
             assert method.script is not None

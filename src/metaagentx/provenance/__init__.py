@@ -6,13 +6,14 @@ here raises, and the cost is linear in their size and bounded.
 """
 
 from .fed import find_fed
-from .spans import Prompts, Span, accept_programs, answer_of, delivery_of, final_answer
+from .spans import Prompts, Span, accept_programs, accept_tools, answer_of, delivery_of, final_answer
 from .values import canonical
 
 __all__ = [
     "Prompts",
     "Span",
     "accept_programs",
+    "accept_tools",
     "answer_of",
     "canonical",
     "delivery_of",

@@ -26,13 +26,20 @@ _SEAM_CHARACTERS = 60
 
 
 def find_fed(
-    question: str, calls: Sequence[Call], programs: Sequence[ProgramOutput], answer: FinalAnswer
+    question: str,
+    calls: Sequence[Call],
+    programs: Sequence[ProgramOutput],
+    answer: FinalAnswer,
+    told: Sequence[str] = (),
 ) -> str | None:
-    """Return where the script fed this answer of a call, in a sentence; None when it did not."""
+    """Return where the script fed this answer of a call, in a sentence; None when it did not.
+
+    `told`: what the operator says about tools, `Execution.told`.
+    """
     if answer.call is None or not 0 <= answer.call < len(calls):
         return None
     calls_so_far = calls[: answer.call + 1]
-    prompts = Prompts(question, calls_so_far, programs)
+    prompts = Prompts(question, calls_so_far, programs, told)
     script_texts = _ScriptTexts([prompts.script_texts(number) for number in range(len(calls_so_far))])
     agent_texts: _AgentTexts | None = None
     for parts in _readings(answer):

@@ -3,20 +3,23 @@
 Text of unknown source counts as the script's. Known texts are searched verbatim, the longest first: the question;
 earlier replies, whole or what they hand on; outputs of programs that an agent wrote; the fixed texts of the workflow
 language. A text too short to be recognized anywhere is recognized as a line of its own. The output of a tool that the
-script defines is the script's, unless it is the value of what the agent wrote as argument.
+script defines is the script's, unless it is the value of what the agent wrote as argument. The result of a tool that
+the operator offers is the script's, too, unless an agent wrote the call with its arguments.
 """
 
+import json
 from bisect import insort
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from ..types import Call, FinalAnswer, ProgramOutput
+from ..types import JSON, Call, FinalAnswer, ProgramOutput, ToolCall
 from ..workflow.agent import LAST_TURN
 from ..workflow.nodes import DEBATE_REQUEST, JUDGE_REQUEST, REFINEMENT_REQUEST, REFLECTION_REQUEST
 from ..workflow.protocol import (
     INSTRUCTION,
     Answer,
+    ToolUse,
     delivery,
     fenced_blocks,
     last_solution,
@@ -27,7 +30,7 @@ from ..workflow.protocol import (
 )
 from ..workflow.tools import MAX_OUTPUT_CHARACTERS, MAX_USES_PER_REPLY, ToolRegistry, shorten
 from .arithmetic import values_of
-from .values import canonical, variants
+from .values import canonical, is_common, variants
 
 SpanSource: TypeAlias = Literal["question", "reply", "tool", "instruction", "script"]
 
@@ -70,7 +73,14 @@ _FIXED = _fixed_texts()
 class Prompts:
     """The prompts of an execution, call by call, each message as its spans."""
 
-    def __init__(self, question: str, calls: Sequence[Call], programs: Sequence[ProgramOutput] = ()) -> None:
+    def __init__(
+        self,
+        question: str,
+        calls: Sequence[Call],
+        programs: Sequence[ProgramOutput] = (),
+        told: Sequence[str] = (),
+    ) -> None:
+        """Split all prompts. `told`: what the operator says about tools, `Execution.told`."""
         self._texts: list[tuple[int, str, _Origin]] = []
         """By length, the longest first."""
         self._lines: dict[str, _Origin] = {}
@@ -83,7 +93,7 @@ class Prompts:
         self._seen: set[str] = set()
         self._characters_left = SCRIPT_CHARACTERS
         self.calls: list[list[tuple[Span, ...]]] = []
-        for text in dict.fromkeys([*_FIXED, *(call.instruction for call in calls)]):
+        for text in dict.fromkeys([*_FIXED, *told, *(call.instruction for call in calls)]):
             self._add_known(text, ("instruction", None))
         self._add_known(question, ("question", None))
         self._add_known(question.strip(), ("question", None))
@@ -265,6 +275,63 @@ def accept_programs(
             accepted.append(ProgramOutput(max(author, source), shorten(output.strip("\n"), KEPT_CHARACTERS)))
             inputs.setdefault(canonical(accepted[-1].output), accepted[-1].call)
     return accepted
+
+
+def accept_tools(question: str, calls: Sequence[Call], uses: Sequence[ToolCall]) -> list[ProgramOutput]:
+    """Return the results of the tool calls that an agent wrote, in the order of the calls.
+
+    A call is an agent's when a reply holds it with the same arguments and the script did not dictate them in a prompt.
+    """
+    if not uses or not calls:
+        return []
+    authors: dict[tuple[str, str], int] = {}
+    for number, call in enumerate(calls):
+        for use in _tool_uses(call.text):
+            authors.setdefault((use.name or "", _sorted_json(use.arguments)), number)
+    prompts = Prompts(question, calls)
+    accepted: list[ProgramOutput] = []
+    for called in uses:
+        try:
+            arguments: JSON = json.loads(called.arguments)
+        except (ValueError, RecursionError):
+            continue
+        key = _sorted_json(arguments)
+        author = authors.get((called.name, key), authors.get(("", key)))  # a python block names no tool
+        if author is not None and not _is_dictated(prompts, arguments, author):
+            accepted.append(ProgramOutput(author, called.result.strip("\n")))
+    return accepted
+
+
+def _is_dictated(prompts: Prompts, arguments: JSON, author: int) -> bool:
+    """Return whether the script wrote all arguments into prompts. Short and common values say nothing: 5, yes."""
+    leaves = [leaf for leaf in _leaves(arguments) if not is_common(canonical(leaf))]
+    return bool(leaves) and all(prompts.is_dictated(leaf, author) for leaf in leaves)
+
+
+def _leaves(value: JSON) -> Iterator[str]:
+    """Yield the values in a JSON value as texts."""
+    pending = [value]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, dict):
+            pending += part.values()
+        elif isinstance(part, list):
+            pending += part
+        else:
+            yield str(part)
+
+
+def _sorted_json(value: JSON) -> str:
+    """Return a value as text that tells 1 from 1.0 and true."""
+    return json.dumps(value, sort_keys=True)
+
+
+def _tool_uses(reply: str) -> Iterator[ToolUse]:
+    """Yield the tool uses of a reply that are run: which ones depends on whether the agent has a tool for Python."""
+    if "tool_call" not in reply and "```" not in reply:
+        return
+    for runs_python in (True, False):
+        yield from pending_tool_uses(visible(reply), runs_python)[:MAX_USES_PER_REPLY]
 
 
 def _computed_values(reply: str) -> Iterator[tuple[str, str]]:

@@ -140,7 +140,7 @@ def _execution(execution: Execution, index: int, question: str) -> str:
         f"<span class='why'>grader: {escape(_cut(_verdict(execution), 300))}</span>",
     ]
     about = f"{_count(len(calls), 'call')}, {sum(call.tokens for call in calls)} tokens"
-    prompts = Prompts(question, calls[:MOST_CALLS], execution.programs).calls
+    prompts = Prompts(question, calls[:MOST_CALLS], execution.programs, execution.told).calls
     inside = "".join(_call(call, spans) for call, spans in zip(calls, prompts, strict=False))
     if len(calls) > MOST_CALLS:
         inside += f"<p class='missing'>{len(calls) - MOST_CALLS} more calls are not shown.</p>"

@@ -102,7 +102,7 @@ class _CountedMessages:
     def __init__(self, question: str, execution: Execution) -> None:
         self._question = question.strip()
         self._execution = execution
-        self._prompts = Prompts(question, execution.calls, execution.programs)
+        self._prompts = Prompts(question, execution.calls, execution.programs, execution.told)
         # A span of a prompt names the first call that replied with its text; other calls may have replied the same.
         calls_by_text: dict[str, set[int]] = {}
         for number, call in enumerate(execution.calls):

@@ -4,16 +4,20 @@ The answer leaves the sandbox as a typed value that names the call it came from.
 only what it can check: an answer that differs from what that call wrote is hard-coded, and one that the script wrote
 into a prompt before any agent had said it is fed. Both are faults. An assistant message must be an earlier reply, word
 for word.
+
+Calls of the tools that an operator offers come out of the sandbox, too. They run here, within a budget, and what goes
+wrong in a tool is a text for the agent. A tool server that is gone is an infrastructure fault.
 """
 
 import asyncio
 import sys
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from ..config import RolloutConfig
 from ..policy import ContextOverflow
-from ..provenance import accept_programs, final_answer, find_fed
+from ..provenance import accept_programs, accept_tools, final_answer, find_fed
 from ..sandbox import (
     JSON,
     BudgetExceeded,
@@ -25,10 +29,12 @@ from ..sandbox import (
     SandboxUnavailable,
     Verdict,
 )
-from ..types import Call, Execution, Fault, FinalAnswer, ProgramOutput, Task
-from ..workflow.inputs import CALLS_INPUT, INSTRUCTION_INPUT, LENIENT_INPUT
+from ..tools import ToolBox, ToolResult, ToolServerGone
+from ..types import Call, Execution, Fault, FinalAnswer, ProgramOutput, Task, ToolCall
+from ..workflow.inputs import CALLS_INPUT, INSTRUCTION_INPUT, LENIENT_INPUT, TOOLS_INPUT
 from ..workflow.protocol import INSTRUCTION
 from ..workflow.structure import MAX_REPORTS, TOO_LARGE, Structure, join_structures, parse_structure
+from ..workflow.tools import describe_offered
 from .sampling import Chat, RoleSampler, SamplingFailed, seed_of
 
 _ASKS_PER_CALL = 4
@@ -37,6 +43,12 @@ _MADE_UP_CHARACTERS = 20_000
 """What is kept of an answer that the script made up: parsing it takes time of the host."""
 _GRACE_SECONDS = 90.0
 """Time for the sandbox to end a run by itself, or to find that memory is short."""
+_CONCURRENT_CALLS = 8
+"""How many calls of one execution are under way at a time, so that no script overloads the backend by itself. The same
+holds for calls of tools."""
+_TOOL_ATTEMPTS = 2
+"""A tool whose server is gone is called again, once: the call starts the server anew."""
+_NAME_CHARACTERS = 60
 _ENDS: dict[str, type[Exception]] = {"infra": Infra, "protocol": ProtocolViolation}
 """The exception by which the fault of a call ends the run; for any other kind it is BudgetExceeded."""
 
@@ -49,16 +61,18 @@ async def run_script(  # noqa: PLR0913, PLR0917  all of them are needed, and non
     limits: RolloutConfig,
     seed_path: Sequence[object],
     instruction: str = INSTRUCTION,
+    tools: ToolBox | None = None,
 ) -> Execution:
     """Run a script once. The seeds of its calls are derived from `seed_path`. `instruction`: what all agents are told.
 
-    When the sandbox fails, the script is run again, at most `limits.retries` times. A call that failed has been retried
-    by its sampler, and a timeout is final. The execution ends at the latest `_GRACE_SECONDS` after its limit.
+    When the sandbox or a tool server fails, the script is run again, at most `limits.retries` times. A call that failed
+    has been retried by its sampler, and a timeout is final. The execution ends at the latest `_GRACE_SECONDS` after its
+    limit.
     """
     started = time.perf_counter()
     deadline = started + limits.execution_seconds
     for _ in range(limits.retries + 1):
-        asks = _Asks(sampler, limits, seed_path, instruction)
+        asks = _Asks(sampler, limits, seed_path, instruction, tools)
         execution = await _run_once(script, task, sandbox, asks, deadline)
         failed = execution.fault is not None and execution.fault.infra and asks.first_fault() is None
         if not failed or time.perf_counter() >= deadline:
@@ -78,37 +92,44 @@ async def _run_once(script: str, task: Task, sandbox: Sandbox, asks: "_Asks", de
                     CALLS_INPUT: limits.calls,
                     INSTRUCTION_INPUT: asks.instruction,
                     LENIENT_INPUT: limits.lenient,
+                    **asks.tools_input,
                 },
-                limits=_sandbox_limits(limits, deadline - time.perf_counter()),
+                limits=_sandbox_limits(limits, deadline - time.perf_counter(), asks.tool_budget),
                 on_ask=asks.reply_to,
                 on_program=asks.record_program,
             )
             late = await asks.wait_for_calls(deadline)
         return _build_execution(result, asks, task.question, late)
     except SandboxUnavailable as error:
-        return Execution(asks.calls(), fault=Fault("infra", str(error)))
+        return Execution(asks.calls(), fault=Fault("infra", str(error)), tools=asks.tool_calls())
     except TimeoutError:
         waited = limits.execution_seconds + _GRACE_SECONDS
-        return Execution(asks.calls(), fault=Fault("infra", f"the sandbox did not end a run within {waited:g} s"))
+        fault = Fault("infra", f"the sandbox did not end a run within {waited:g} s")
+        return Execution(asks.calls(), fault=fault, tools=asks.tool_calls())
     finally:
         asks.cancel()
 
 
-def _sandbox_limits(limits: RolloutConfig, seconds: float) -> Limits:
+def _sandbox_limits(limits: RolloutConfig, seconds: float, tool_budget: int) -> Limits:
     """Return the limits that the sandbox enforces, for a run that has this much time left."""
     return Limits(
         cpu_seconds=limits.cpu_seconds,
-        asks=max(256, _ASKS_PER_CALL * limits.calls),
+        asks=max(256, _ASKS_PER_CALL * limits.calls) + (tool_budget + 1 if tool_budget else 0),
         idle_seconds=limits.evidence_seconds,
         total_seconds=seconds,
     )
 
 
 class _Asks:
-    """Answers the model calls that one script asks for and keeps the replies by the number of the call."""
+    """Answers the model and tool calls that one script asks for and keeps the replies by the number of the call."""
 
     def __init__(
-        self, sampler: RoleSampler, limits: RolloutConfig, seed_path: Sequence[object], instruction: str
+        self,
+        sampler: RoleSampler,
+        limits: RolloutConfig,
+        seed_path: Sequence[object],
+        instruction: str,
+        tools: ToolBox | None,
     ) -> None:
         self.replies: dict[int, Call | Fault] = {}
         self._sampler = sampler
@@ -118,13 +139,29 @@ class _Asks:
         self._asked = 0
         self._tokens = 0
         self._sampling: dict[int, asyncio.Task[Call | Fault]] = {}
-        self._started: dict[int, float] = {}
-        self._longest_call = 0.0
+        self._clock = _SharedClock()
+        self._turn = asyncio.Semaphore(_CONCURRENT_CALLS)
         self._programs: list[tuple[str, str, str]] = []
         self._reports: dict[int, Structure | None] = {}
+        self._tools = tools
+        self._tool_turn = asyncio.Semaphore(_CONCURRENT_CALLS)
+        self._tool_calls: dict[int, ToolCall] = {}
+        self._tools_running: list[asyncio.Task[ToolCall | Fault]] = []
+
+    @property
+    def tools_input(self) -> dict[str, JSON]:
+        """What the script is told about tools: nothing where none are offered."""
+        return {} if self._tools is None else {TOOLS_INPUT: [tool.to_json() for tool in self._tools.specs]}
+
+    @property
+    def tool_budget(self) -> int:
+        """How many calls of tools the script may make."""
+        return 0 if self._tools is None else self._tools.config.calls
 
     async def reply_to(self, body: JSON) -> JSON:
         """Return the reply to one ask of the script."""
+        if self._tools is not None and isinstance(body, dict) and body.get("kind") == "tool":
+            return await self._reply_to_tool(body, self._tools)
         model_call = _parse_ask(body)
         if model_call is None:
             return {
@@ -139,7 +176,6 @@ class _Asks:
             self._reports[number] = parse_structure(body["structure"])
         # A call that was started is finished even if the script ends meanwhile: which calls an execution has must
         # not depend on timing.
-        self._started[number] = time.perf_counter()
         sampling = asyncio.create_task(self._sample(number, *model_call))
         self._sampling[number] = sampling
         reply = await asyncio.shield(sampling)
@@ -149,20 +185,71 @@ class _Asks:
             raise BudgetExceeded(self._too_many_tokens().message)
         return {"text": reply.text, "call": number}
 
+    async def _reply_to_tool(self, body: dict[str, JSON], tools: ToolBox) -> JSON:
+        name, arguments = body.get("name"), body.get("arguments")
+        if not isinstance(name, str) or not isinstance(arguments, str):
+            return {"error": "a tool call has a name and its arguments, a JSON object as text"}
+        if name not in tools:  # `tools.use` refuses it, so no honest script gets here
+            raise ProtocolViolation(f"a call of the tool {name[:_NAME_CHARACTERS]!r}, which is not offered")
+        number = len(self._tools_running)
+        if number >= self.tool_budget:
+            raise BudgetExceeded(f"more than {self.tool_budget} tool calls")
+        # As with model calls, a call that was started is finished: the tree must not depend on timing.
+        running = asyncio.create_task(self._call_tool(number, name, arguments, tools))
+        self._tools_running.append(running)
+        called = await asyncio.shield(running)
+        if isinstance(called, Fault):
+            raise Infra(called.message)
+        return {"text": called.result, "failed": called.failed}
+
+    async def _call_tool(self, number: int, name: str, arguments: str, tools: ToolBox) -> ToolCall | Fault:
+        async with self._tool_turn:
+            started = time.perf_counter()
+            result: ToolResult | None = None
+            for _ in range(_TOOL_ATTEMPTS):
+                try:
+                    result = await tools.call(name, arguments)
+                    break
+                except ToolServerGone as error:
+                    problem = str(error)
+            if result is None:
+                return Fault("infra", problem)
+        seconds = time.perf_counter() - started
+        shown = arguments[: tools.config.argument_characters]
+        called = ToolCall(name, shown, result.text, seconds, result.failed)
+        self._tool_calls[number] = called
+        return called
+
+    def tool_calls(self) -> list[ToolCall]:
+        """Return the finished calls of tools in the order they were asked for."""
+        return [self._tool_calls[number] for number in sorted(self._tool_calls)]
+
+    def told(self) -> tuple[str, ...]:
+        """Return what prompts hold that the operator says about tools."""
+        if self._tools is None:
+            return ()
+        specs = self._tools.specs
+        lines = [*describe_offered(tool.to_json() for tool in specs), *(f"Output of {tool.name}:" for tool in specs)]
+        contents = {message["content"] for call in self.calls() for message in call.messages}
+        return tuple(line for line in lines if any(line in content for content in contents))
+
     async def _sample(self, number: int, agent: str, messages: Chat) -> Call | Fault:
         if not await self._repeats_replies(number, messages):
             reply: Call | Fault = Fault("protocol", "an assistant turn that is not an earlier reply of this execution")
             self.replies[number] = reply
             return reply
+        earlier = self.calls()
         try:
-            reply = await self._sampler.call(agent, messages, seed_of(*self._seed_path, number), self.calls())
+            async with self._turn:
+                self._clock.start(number)
+                reply = await self._sampler.call(agent, messages, seed_of(*self._seed_path, number), earlier)
             reply.instruction = "" if self.instruction == INSTRUCTION else self.instruction
         except ContextOverflow as error:
             reply = Fault("budget", str(error))
         except SamplingFailed as error:
             reply = Fault("infra", str(error))
         self.replies[number] = reply
-        self._longest_call = max(self._longest_call, time.perf_counter() - self._started[number])
+        self._clock.stop(number)
         self._tokens += 0 if isinstance(reply, Fault) else reply.tokens
         return reply
 
@@ -184,26 +271,28 @@ class _Asks:
         self._programs.append((code, stdin, output))
 
     def agent_programs(self, question: str) -> list[ProgramOutput]:
-        """Return the outputs of those programs that agents wrote."""
-        return accept_programs(question, self.calls(), self._programs)
+        """Return the outputs of those programs that agents wrote, and of those tools that agents called."""
+        calls = self.calls()
+        return [
+            *accept_programs(question, calls, self._programs),
+            *accept_tools(question, calls, self.tool_calls()),
+        ]
 
     async def wait_for_calls(self, deadline: float) -> Fault | None:
         """Wait for the calls that were started; return a fault if they are not done at the deadline."""
-        if self._sampling:
-            await asyncio.wait(self._sampling.values(), timeout=max(0.0, deadline - time.perf_counter()))
-        waiting = [number for number, sampling in self._sampling.items() if not sampling.done()]
-        if not waiting:
+        started: list[asyncio.Task[Any]] = [*self._sampling.values(), *self._tools_running]
+        if started:
+            await asyncio.wait(started, timeout=max(0.0, deadline - time.perf_counter()))
+        if all(task.done() for task in started):
             return None
-        longest_wait = time.perf_counter() - min(self._started[number] for number in waiting)
-        late = max(longest_wait, self._longest_call) >= self.limits.evidence_seconds
-        kind = "infra" if late else "wall"
+        kind = "infra" if self._clock.longest() >= self.limits.evidence_seconds else "wall"
         seconds = self.limits.execution_seconds
         return Fault(kind, f"not done after {seconds:g} s, with {len(self.replies)} calls answered")
 
     def cancel(self) -> None:
         """Cancel the calls that are still running."""
-        for sampling in self._sampling.values():
-            sampling.cancel()
+        for task in (*self._sampling.values(), *self._tools_running):
+            task.cancel()
 
     def calls(self) -> list[Call]:
         """Return the replies in the order they were asked for."""
@@ -233,6 +322,42 @@ class _Asks:
         return Fault("budget", f"more than {self.limits.tokens} tokens")
 
 
+class _SharedClock:
+    """How long the backend took for each call of an execution, where calls at the same time share the time.
+
+    Waiting for the execution's own turn is not charged. While k calls are under way, each is charged 1/k of a second
+    per second. So a script that makes many calls at once on a slow backend, where they wait for one another, does not
+    make one of them look slow.
+    """
+
+    def __init__(self) -> None:
+        self._started: dict[int, float] = {}
+        self._shared = 0.0
+        self._read = time.perf_counter()
+        self._longest = 0.0
+
+    def start(self, number: int) -> None:
+        """Charge this call from now on."""
+        self._started[number] = self._advance()
+
+    def stop(self, number: int) -> None:
+        """Charge this call no longer."""
+        now = self._advance()
+        self._longest = max(self._longest, now - self._started.pop(number))
+
+    def longest(self) -> float:
+        """Return the largest charge of a call so far, whether or not it was answered."""
+        now = self._advance()
+        return max([self._longest, *(now - started for started in self._started.values())])
+
+    def _advance(self) -> float:
+        now = time.perf_counter()
+        if self._started:
+            self._shared += (now - self._read) / len(self._started)
+        self._read = now
+        return self._shared
+
+
 def _parse_ask(body: JSON) -> tuple[str, Chat] | None:
     if not isinstance(body, dict) or body.get("kind") != "model":
         return None
@@ -257,7 +382,8 @@ def _in_turn(roles: list[str]) -> bool:
 
 
 def _build_execution(result: Result, asks: _Asks, question: str, late: Fault | None) -> Execution:
-    execution = Execution(asks.calls(), log=result.stdout[:_LOG_CHARACTERS], structure=asks.structure())
+    log = result.stdout[:_LOG_CHARACTERS]
+    execution = Execution(asks.calls(), tools=asks.tool_calls(), told=asks.told(), log=log, structure=asks.structure())
     if failed := asks.first_fault():
         before, execution.fault = failed
         del execution.calls[before:]
@@ -292,7 +418,7 @@ def _check_answer(execution: Execution, claimed: dict[str, JSON], question: str)
         answer = final_answer(execution.calls, number)
         if (answer.kind, answer.value) == (claimed.get("kind"), claimed.get("value")):
             execution.answer = answer
-            execution.fed = find_fed(question, execution.calls, execution.programs, answer)
+            execution.fed = find_fed(question, execution.calls, execution.programs, answer, execution.told)
             if execution.fed is not None:
                 execution.fault = Fault("fed", execution.fed)
             return

@@ -15,6 +15,8 @@ from ..policy import BackendError, ChatModel, Completion, ContextOverflow, Polic
 from ..types import Call, Role
 
 T = TypeVar("T")
+_STREAM_SECONDS = 0.05
+"""How often a growing reply is decoded for those who watch."""
 Chat = tuple[dict[str, str], ...]
 """The messages of a call, as `Call.messages` has them."""
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.2, 10.0
@@ -38,9 +40,18 @@ class RoleSampler:
     """Retries of a call. No caller retries it again."""
 
     async def call(
-        self, agent: str, messages: Sequence[Mapping[str, str]], seed: int, earlier: Sequence[Call] = ()
+        self,
+        agent: str,
+        messages: Sequence[Mapping[str, str]],
+        seed: int,
+        earlier: Sequence[Call] = (),
+        on_text: Callable[[str], None] | None = None,
     ) -> Call:
-        """Return the model's reply to messages. `earlier` are the calls that these messages may continue."""
+        """Return the model's reply to messages. `earlier` are the calls that these messages may continue.
+
+        `on_text` gets the reply in pieces as it is written, or at once where the backend does not stream.
+        """
+        stream = None if on_text is None else _Stream(on_text)
         chat = tuple(dict(message) for message in messages)
         started = time.perf_counter()
         if isinstance(self.policy, ChatModel):
@@ -51,19 +62,25 @@ class RoleSampler:
             call.prompt, call.completion, call.logprobs = reply.prompt, reply.completion, reply.logprobs
         else:
             prompt = encode_prompt(self.policy, chat, earlier)
-            completion = await self._sample(self.policy, prompt, seed)
+            if stream is not None:
+                stream.decode = self.policy.tokenizer.decode
+            completion = await self._sample(self.policy, prompt, seed, None if stream is None else stream.on_token)
             text = self.policy.tokenizer.decode(completion.tokens)
             call = Call(self.role, agent, chat, text, tokens=len(completion.tokens), finish=completion.finish)
             call.prompt_tokens = len(prompt)
             call.prompt, call.completion, call.logprobs = tuple(prompt), completion.tokens, completion.logprobs
         call.seconds = time.perf_counter() - started
+        if stream is not None:
+            stream.finish(call.text)
         return call
 
-    async def _sample(self, policy: Policy, prompt: Sequence[int], seed: int) -> Completion:
+    async def _sample(
+        self, policy: Policy, prompt: Sequence[int], seed: int, on_token: Callable[[int, int], None] | None = None
+    ) -> Completion:
         room = policy.context_length - len(prompt)
         if room < 1:
             raise ContextOverflow(f"the conversation has {len(prompt)} tokens of {policy.context_length}")
-        params = SamplingParams(min(self.max_tokens, room), self.temperature, seed=seed)
+        params = SamplingParams(min(self.max_tokens, room), self.temperature, seed=seed, on_token=on_token)
         seconds = self.attempt_seconds
         if isinstance(policy, QueuesRequests):
             return await self._with_retries(lambda: policy.sample_within(seconds, prompt, params), None)
@@ -81,6 +98,42 @@ class RoleSampler:
             if attempt < self.retries:
                 await asyncio.sleep(min(_FIRST_PAUSE_SECONDS * 8**attempt, _LONGEST_PAUSE_SECONDS))
         raise SamplingFailed(f"the {self.role} got no reply after {self.retries + 1} attempts: {reason}")
+
+
+class _Stream:
+    """Makes pieces of text from tokens, which may come from another thread, and again after a restart."""
+
+    def __init__(self, on_text: Callable[[str], None]) -> None:
+        self._on_text = on_text
+        self._loop = asyncio.get_running_loop()
+        self._tokens: list[int] = []
+        self._shown = ""
+        self._shown_at = 0.0
+        self._finished = False
+        self.decode: Callable[[Sequence[int]], str] = lambda tokens: ""
+
+    def on_token(self, position: int, token: int) -> None:
+        """Take the token at this position of the reply."""
+        self._loop.call_soon_threadsafe(self._receive, position, token)
+
+    def _receive(self, position: int, token: int) -> None:
+        if position != len(self._tokens) or self._finished:
+            return
+        self._tokens.append(token)
+        now = time.perf_counter()
+        if now - self._shown_at >= _STREAM_SECONDS:  # decoding the whole reply for each token would be quadratic
+            self._shown_at = now
+            self._show(self.decode(self._tokens).rstrip("\ufffd"))
+
+    def finish(self, text: str) -> None:
+        """Show what is left of the whole reply."""
+        self._finished = True
+        self._show(text)
+
+    def _show(self, text: str) -> None:
+        if text.startswith(self._shown) and len(text) > len(self._shown):
+            piece, self._shown = text[len(self._shown) :], text
+            self._on_text(piece)
 
 
 def encode_prompt(policy: Policy, chat: Chat, earlier: Sequence[Call]) -> list[int]:

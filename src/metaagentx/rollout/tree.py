@@ -15,6 +15,7 @@ from ..rewards.errors import GraderUnavailable
 from ..rewards.graders import Graders
 from ..rewards.score import score
 from ..sandbox import Sandbox
+from ..tools import ToolBox, ToolSpec
 from ..types import Design, Execution, Fault, Role, Rollout, Task
 from .designer import DEFAULT_PROMPTS, write_script
 from .executor import run_script
@@ -51,6 +52,13 @@ class Resources:
     in_flight: asyncio.Semaphore
     on_execution: Callable[[Execution], None] = lambda execution: None
     """Called with every finished execution, for progress."""
+    tools: ToolBox | None = None
+    """The tools that the operator offers; None: no tools."""
+
+    @property
+    def tool_specs(self) -> tuple[ToolSpec, ...]:
+        """What Designers are told about the offered tools."""
+        return () if self.tools is None else self.tools.specs
 
 
 async def rollout_batch(
@@ -76,7 +84,15 @@ async def rollout_task(
     async def design(number: int) -> Design:
         path = (*seed_path, number)
         sampler = resources.samplers[Role.DESIGNER]
-        written = await write_script(task, sampler, seed_of(*path), options.rollout, options.prompts, options.manual)
+        written = await write_script(
+            task,
+            sampler,
+            seed_of(*path),
+            options.rollout,
+            options.prompts,
+            options.manual,
+            resources.tool_specs,
+        )
         return await execute_design(written, task, resources, options, path)
 
     return Rollout(task, await gather(design(number) for number in range(options.rollout.designs)))
@@ -110,6 +126,7 @@ async def execute(
             options.rollout,
             seed_path,
             options.prompts.agent_instruction,
+            resources.tools,
         )
         await _reward(execution, task, resources, options)
     resources.on_execution(execution)

@@ -13,6 +13,8 @@ INSTRUCTION_INPUT = "__agent_instruction__"
 """What every agent is told after its own system prompt."""
 LENIENT_INPUT = "__lenient__"
 """Whether unknown keyword arguments are ignored."""
+TOOLS_INPUT = "__tools__"
+"""The tools that the operator offers, each with its name, description and parameters."""
 
 
 def host_input(name: str, default: T) -> T:

@@ -18,8 +18,8 @@ from .structure import MAX_AGENTS, MAX_CALLS
 from .validate import CONSTRUCTORS, MAX_CHARACTERS, MAX_ROUNDS, MAX_TURNS, MODULES
 
 EXAMPLES = Path(__file__).parent / "examples"
-# Public to the other modules of the package, of no use to scripts.
-_INTERNAL = ("process", "describe", "answer", "python_tool", "view", "fork", "from_reply")
+# Public to the other modules of the package, of no use to scripts; `use` is told where tools are offered.
+_INTERNAL = ("process", "describe", "answer", "python_tool", "view", "fork", "from_reply", "use")
 
 _REPLY = """\
 # Designing a multi-agent workflow
@@ -68,6 +68,23 @@ an agent what its delivery should hold. An agent with tools may write a fenced p
 `<tool_call></tool_call>`, and gets the output as its next turn.
 """
 
+_OFFERED = """\
+## Tools that are offered
+
+The request lists tools that you can give to agents. They run outside the script, and an agent calls them in
+`<tool_call></tool_call>`. Give each agent those that it needs:
+
+```python
+from workflow import AgentNode, tools
+
+registry = tools.use("NAME", "ANOTHER_NAME")
+agent = AgentNode("Researcher", "Find what the question needs.", tool_registry=registry)
+```
+
+- `tools.use(*names)`: return a ToolRegistry with these tools; a name that is not in the list is an error.
+- `registry.use(*names)`: add them to a registry that has other tools, such as python.
+"""
+
 _FOR_PEOPLE = """\
 # The workflow language
 
@@ -96,12 +113,13 @@ def language_page() -> str:
     return _FOR_PEOPLE + language_manual()
 
 
-def language_manual(calls: int = MAX_CALLS, instruction: str = INSTRUCTION) -> str:
+def language_manual(calls: int = MAX_CALLS, instruction: str = INSTRUCTION, tools: bool = False) -> str:
     """Return the whole manual, as Markdown, for executions that may make at most `calls` model calls.
 
-    `instruction` is what every agent is told.
+    `instruction` is what every agent is told. `tools` says whether the operator offers any.
     """
-    return "\n".join([_introduction(calls, instruction), _reference(), _examples()])
+    parts = [_introduction(calls, instruction), *([_OFFERED] if tools else []), _reference(), _examples()]
+    return "\n".join(parts)
 
 
 def _introduction(calls: int, instruction: str) -> str:

@@ -47,19 +47,24 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One question to the host: a `model` call of an agent with its messages, or `python` code to run."""
+    """One question to the host: a `model` call of an agent, `python` code to run, or an offered `tool` to call."""
 
-    kind: Literal["model", "python"]
+    kind: Literal["model", "python", "tool"]
     agent: str = ""
     messages: Chat = ()
     code: str = ""
     stdin: str = ""
     timeout: float = 0.0
+    tool: str = ""
+    arguments: str = ""
+    """JSON as text: what is wrong with it is found by the host, which tells the agent."""
 
     def body(self) -> dict[str, JSON]:
         """Return the ask as it is sent."""
         if self.kind == "model":
             return {"kind": "model", "agent": self.agent, "messages": [{**message} for message in self.messages]}
+        if self.kind == "tool":
+            return {"kind": "tool", "name": self.tool, "arguments": self.arguments}
         return {"kind": "python", "code": self.code, "stdin": self.stdin, "timeout": self.timeout}
 
     def __await__(self) -> Generator[Ask, Reply, Reply]:
@@ -160,7 +165,7 @@ class _InProcess:
         ask = self._session.asks[ask_id]
         reply = self._answerer(ask)
         if isinstance(reply, str):
-            return ask_id, reply if ask.kind == "model" else {"stdout": reply}
+            return ask_id, {"stdout": reply} if ask.kind == "python" else reply
         return ask_id, asdict(reply)
 
     def answer(self, value: JSON) -> None:
@@ -233,6 +238,15 @@ async def run_python(code: str, stdin: str = "", timeout: float = 10.0) -> Pytho
         returncode=returncode if isinstance(returncode, int) else 1,
         timed_out=value.get("timed_out") is True,
     )
+
+
+async def call_tool(name: str, arguments: str) -> str:
+    """Call an offered tool with arguments in JSON and return what the agent reads."""
+    value = _checked((await Ask("tool", tool=name, arguments=arguments)).value)
+    text = value.get("text") if isinstance(value, dict) else value
+    if not isinstance(text, str):
+        raise WorkflowError(f"the reply of the tool {name} is not a text")
+    return text
 
 
 def _checked(value: JSON) -> JSON:

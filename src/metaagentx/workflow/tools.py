@@ -1,18 +1,28 @@
-"""Tools an agent may use. Whatever goes wrong in a tool is returned to the model as text and does not end the run."""
+"""Tools an agent may use. Whatever goes wrong in a tool is returned to the model as text and does not end the run.
+
+A script defines tools of its own with `ToolRegistry.register`. `use` takes those that the operator offers: they run on
+the host, which checks their arguments.
+"""
 
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from .inputs import TOOLS_INPUT, host_input
 from .messages import WorkflowError
 from .protocol import JSON, ToolUse
-from .runtime import PythonOutcome, ignore_unknown, run_python
+from .runtime import PythonOutcome, call_tool, ignore_unknown, run_python
 
 MAX_OUTPUT_CHARACTERS = 4000
 MAX_USES_PER_REPLY = 8
+MAX_ARGUMENT_CHARACTERS = 200_000
+"""Longer arguments of an offered tool are refused before they are sent. The limit of the recipe is the host's."""
+MAX_DESCRIPTION_CHARACTERS = 1000
+"""How much of the description of an offered tool is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +33,8 @@ class Tool:
     func: Callable[..., object]
     description: str
     parameters: Mapping[str, object]
+    offered: bool = False
+    """It runs on the host, which bounds its output."""
 
     def argument_names(self) -> list[str]:
         properties = self.parameters.get("properties", self.parameters)
@@ -70,6 +82,17 @@ class ToolRegistry:
 
         self.register("python", python, "Runs Python code and returns what it prints.", {"code": "the source"})
 
+    def use(self, *names: str) -> None:
+        """Add tools that the operator offers."""
+        described = host_input(TOOLS_INPUT, list[JSON]())
+        offered = {str(tool.get("name")): tool for tool in described if isinstance(tool, dict)}
+        for name in names:
+            tool = offered.get(name) if isinstance(name, str) else None
+            if tool is None:
+                known = f"offered are: {', '.join(offered)}" if offered else "no tools are offered"
+                raise WorkflowError(f"there is no tool {name!r}; {known}")
+            self._tools[name] = _offered_tool(tool)
+
     def list_tools(self) -> list[str]:
         return list(self._tools)
 
@@ -85,8 +108,7 @@ class ToolRegistry:
         """Return what an agent is told about its tools."""
         lines = ["You have tools:"]
         for tool in self._tools.values():
-            arguments = ", ".join(tool.argument_names())
-            lines.append(f"- {tool.name}({arguments}): {tool.description}".rstrip(": "))
+            lines.append(describe_tool(tool))
         lines.append(
             'To use one, write <tool_call></tool_call> around a JSON object with its "name" and "arguments", then stop '
             "and wait for the output."
@@ -111,7 +133,55 @@ class ToolRegistry:
             return f"Error: {use.problem}"
         if tool is None:
             return f"Error: there is no tool {use.name!r}. Tools: {', '.join(self._tools)}."
-        return f"Output of {tool.name}:\n{shorten(await _call(tool, use.arguments))}"
+        output = await _call(tool, use.arguments)
+        return f"Output of {tool.name}:\n{output if tool.offered else shorten(output)}"
+
+
+def use(*names: str) -> ToolRegistry:
+    """Return a registry with tools that the operator offers, by their names."""
+    registry = ToolRegistry()
+    registry.use(*names)
+    return registry
+
+
+def _offered_tool(described: Mapping[str, JSON]) -> Tool:
+    """Return a tool that is called on the host."""
+    name, parameters = str(described.get("name")), described.get("parameters")
+
+    async def call(**arguments: JSON) -> str:
+        text = json.dumps(arguments)
+        if len(text) > MAX_ARGUMENT_CHARACTERS:
+            return f"Error: the arguments of {name} have {len(text)} characters, too many for a tool."
+        return await call_tool(name, text)
+
+    schema = parameters if isinstance(parameters, Mapping) else {}
+    return Tool(name, call, str(described.get("description")), schema, offered=True)
+
+
+def describe_tool(tool: Tool) -> str:
+    """Return the line of a tool in what an agent is told."""
+    description = tool.description
+    arguments = ", ".join(tool.argument_names())
+    if tool.offered:
+        description = shorten(" ".join(description.split()), MAX_DESCRIPTION_CHARACTERS)
+        arguments = ", ".join(_typed_arguments(tool.parameters))
+    return f"- {tool.name}({arguments}): {description}".rstrip(": ")
+
+
+def describe_offered(tools: Iterable[Mapping[str, JSON]]) -> list[str]:
+    """Return a line for each offered tool, the same for Designers and agents."""
+    return [describe_tool(_offered_tool(tool)) for tool in tools]
+
+
+def _typed_arguments(parameters: Mapping[str, object]) -> list[str]:
+    """Return the arguments of a JSON schema with their types; optional ones end on a question mark."""
+    properties, required = parameters.get("properties"), parameters.get("required")
+    shown = []
+    for name, schema in properties.items() if isinstance(properties, Mapping) else ():
+        kind = schema.get("type") if isinstance(schema, Mapping) else None
+        optional = "" if isinstance(required, list) and name in required else "?"
+        shown.append(f"{name}{optional}: {kind}" if isinstance(kind, str) else f"{name}{optional}")
+    return shown
 
 
 async def _call(tool: Tool, arguments: Mapping[str, JSON]) -> str:

@@ -68,16 +68,17 @@ class ScriptProblem:
         return f"line {self.line}, column {self.column}: {self.message}"
 
 
-def validate(script: str, lenient: bool = False) -> list[ScriptProblem]:
+def validate(script: str, lenient: bool = False, tools: bool = True) -> list[ScriptProblem]:
     """Return all problems of a script, ordered by line and column; none means that it may run.
 
-    In the lenient dialect, unknown keyword arguments are no problem: the runtime ignores them.
+    In the lenient dialect, unknown keyword arguments are no problem: the runtime ignores them. `tools` says whether the
+    operator offers any: `from workflow import tools` is a problem where there are none.
     """
     tree = _parse(script)
     if isinstance(tree, ScriptProblem):
         return [tree]
     ours = _imported(tree)
-    problems = [problem for node in ast.walk(tree) for problem in _check(node, ours, lenient)]
+    problems = [problem for node in ast.walk(tree) for problem in _check(node, ours, lenient, tools)]
     problems += _check_whole(tree, ours)
     return sorted(problems, key=lambda problem: (problem.line, problem.column))
 
@@ -133,7 +134,7 @@ def _imported(tree: ast.Module) -> dict[str, str]:
     return names
 
 
-def _check(node: ast.AST, ours: dict[str, str], lenient: bool) -> Iterator[ScriptProblem]:
+def _check(node: ast.AST, ours: dict[str, str], lenient: bool, tools: bool) -> Iterator[ScriptProblem]:
     match node:
         case ast.Import(names=aliases):
             for alias in aliases:
@@ -143,7 +144,8 @@ def _check(node: ast.AST, ours: dict[str, str], lenient: bool) -> Iterator[Scrip
         case ast.ImportFrom(module=str(module), names=aliases):
             yield from _check_module(node, module)
             for alias in aliases:
-                if module in NAMES and alias.name != "*" and alias.name not in NAMES[module]:
+                known = alias.name == "*" or (tools and (module, alias.name) == ("workflow", "tools"))
+                if module in NAMES and not known and alias.name not in NAMES[module]:
                     available = ", ".join(name for name in NAMES[module] if name in CONSTRUCTORS)
                     yield _at(alias, f"{module} has no {alias.name}; it has {available}")
         case ast.Call():

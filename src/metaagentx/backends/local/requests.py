@@ -92,6 +92,8 @@ class SampleRequest:
     def append(self, token: int, logprob: float) -> bool:
         """Add a sampled token and return whether it was the last."""
         self.tokens.append(token)
+        if self.params.on_token is not None:
+            self.params.on_token(len(self.tokens) - 1, token)
         self.logprobs.append(logprob)
         self._drawn = None
         finish: FinishReason
