@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from metaagentx.cli.assembly import build_samplers
 from metaagentx.config import Config, to_toml
 from metaagentx.policy import GivesLogprobs, Policy
 from metaagentx.progress import TrainingProgress
 from metaagentx.rollout.tree import Resources
 from metaagentx.runs import Run
+from metaagentx.system.models import build_samplers
 from metaagentx.training.loggers import open_loggers
 from metaagentx.training.trainer import Trainer
 from metaagentx.types import JSON, Role

@@ -11,10 +11,10 @@ import metaagentx.backends.local.threads  # noqa: F401  before torch
 
 # isort: split
 from metaagentx.backends.local.presets import new_model
-from metaagentx.cli.assembly import load_run_recipe
 from metaagentx.config import load_config
 from metaagentx.options import is_hub_name
 from metaagentx.runs import Run
+from metaagentx.system.models import load_run_recipe
 from tests.tiny_model import write_recipe
 from tests.trainers import Mother
 

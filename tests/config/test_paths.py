@@ -12,11 +12,11 @@ import metaagentx.backends.local.threads  # noqa: F401  before torch
 
 # isort: split
 from metaagentx.backends.local.presets import new_model
-from metaagentx.cli.assembly import load_run_recipe
 from metaagentx.config import load_config, load_recipe, portable, to_toml
 from metaagentx.config.bundled import BUNDLED
 from metaagentx.errors import MetaAgentXError
 from metaagentx.runs import Run
+from metaagentx.system.models import load_run_recipe
 from tests.trainers import Mother
 
 RECIPE = """

@@ -4,8 +4,7 @@
 then models are loaded.
 """
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,47 +12,20 @@ from pathlib import Path
 from ..atomic import friendly_io_errors, friendly_read_errors
 from ..coldstart.collect import CollectOptions, collect_demonstrations, teacher_tasks
 from ..coldstart.demonstrations import Demonstration, TeacherUsage
-from ..config import Config, Recipe, load_recipe, portable, to_toml
+from ..config import Config, load_recipe, portable, to_toml
 from ..errors import MetaAgentXError
 from ..policy import BackendError, ChatModel, GivesLogprobs, Policy
 from ..progress import TrainingProgress, print_line
-from ..rewards.graders import Graders
-from ..rollout.sampling import RoleSampler
-from ..rollout.tree import Resources, RolloutOptions
+from ..rollout.tree import RolloutOptions
 from ..runs import Run
 from ..runs.run import refuse_existing
-from ..sandbox import Sandbox
+from ..system.models import load_run_recipe, open_resources
 from ..tasks import Mixture
 from ..training.loggers import open_loggers
 from ..training.trainer import Trainer
-from ..types import Execution, Role
+from ..types import Role
 from .memory_check import check_memory
 from .preflight import prepare_training
-
-
-def build_samplers(config: Config, policies: Mapping[Role, Policy | ChatModel]) -> dict[Role, RoleSampler]:
-    """Return a sampler for each role."""
-    rollout = config.rollout
-    max_tokens = {Role.DESIGNER: rollout.designer_tokens, Role.EXECUTOR: rollout.executor_tokens}
-    return {
-        role: RoleSampler(
-            role, policy, max_tokens[role], rollout.temperatures[role], rollout.attempt_seconds, rollout.retries
-        )
-        for role, policy in policies.items()
-    }
-
-
-@asynccontextmanager
-async def open_resources(
-    config: Config,
-    policies: Mapping[Role, Policy] | Mapping[Role, ChatModel],
-    on_execution: Callable[[Execution], None] = lambda execution: None,
-) -> AsyncIterator[Resources]:
-    """Open a sandbox and graders for rollouts with these policies."""
-    in_flight = config.rollout.in_flight
-    async with Sandbox(max_runs=in_flight + 64) as sandbox, Graders() as graders:
-        samplers = build_samplers(config, policies)
-        yield Resources(samplers, sandbox, graders, asyncio.Semaphore(in_flight), on_execution)
 
 
 async def train_run(run: Run, config: Config, tasks: Mixture | None = None) -> None:
@@ -162,14 +134,3 @@ def fork_run(source: str, directory: Path, overrides: list[str]) -> PreparedRun:
     tasks = prepare_training(recipe, directory)
     text = to_toml(portable(recipe.config, directory))
     return PreparedRun(Run.fork(run.directory, int(step), directory, text), recipe.config, tasks)
-
-
-def load_run_recipe(run: Run, overrides: Sequence[str] = ()) -> Recipe:
-    """Load the recipe in a run directory.
-
-    Relative paths in it are resolved from the run directory, then from where the run was created, then from the working
-    directory, which older runs mean.
-    """
-    here = run.directory
-    bases = [here, here.resolve(), *([run.created_in] if run.created_in else []), Path.cwd()]
-    return load_recipe(here / "config.toml", overrides, bases)

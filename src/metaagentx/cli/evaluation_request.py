@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ..backends.hub import find_model
-from ..backends.model_files import check_model, model_directory
+from ..backends.model_files import check_model
 from ..backends.openai import OpenAIChatModel
 from ..config import Config, load_config
 from ..errors import MetaAgentXError
@@ -36,12 +35,21 @@ from ..rewards.probe import check_graders
 from ..rollout.tree import RolloutOptions
 from ..runs import Run, evaluation_directory
 from ..runs.work import weights_digest
+from ..system.models import (
+    build_samplers,
+    checkpoint_step,
+    find_initial_model,
+    has_both_roles,
+    load_run_recipe,
+    open_resources,
+    policies_at,
+    trained_policies,
+)
 from ..tasks import TaskSet, load
 from ..tasks.mixture import parse_mixture
 from ..tasks.paper import paper_sources
 from ..types import CustomGrader, Role, Task
 from ..workflow.validate import validate
-from .assembly import build_samplers, load_run_recipe, open_resources
 from .preflight import check_checkpoint, check_model_setting, check_output_directory
 
 PAPER = "paper"
@@ -130,9 +138,9 @@ async def evaluate_run(request: RunRequest) -> EvalResult:
     paper = paper_tests(request)
     run = Run.open(request.run)
     config = load_run_recipe(run, request.temperatures).config
-    step = _checkpoint_step(run, request.checkpoint)
+    step = checkpoint_step(run, request.checkpoint)
     checkpoint = run.checkpoint_at(step)
-    start = _start_model(config, run.directory)
+    start = find_initial_model(config, run.directory)
     old = request.initial_model or start
     scripts = _load_scripts(request.scripts, config.rollout.lenient)
     names = _method_names(request, [*scripts], old.exists())
@@ -142,12 +150,12 @@ async def evaluate_run(request: RunRequest) -> EvalResult:
     check_checkpoint(config, checkpoint)
     if config.model.lora_rank:
         check_model(start)
-    if needs_old and not _has_both_roles(old):
+    if needs_old and not has_both_roles(old):
         check_model(old)
     sets, positions = task_sets(config, request)
     await _check_custom_graders(sets)
     new_policies = await trained_policies(config, run.directory, checkpoint)
-    old_policies = _policies_at(config, old) if needs_old else None
+    old_policies = policies_at(config, old) if needs_old else None
     async with open_resources(config, new_policies) as resources:
         new_samplers = evaluation_samplers(resources.samplers, config.evaluation)
         old_samplers = build_samplers(config, old_policies) if old_policies else None
@@ -217,7 +225,7 @@ async def _open_model(
         from ..backends.local.build import start_model
 
         path = start_model(config.model.model_copy(update={"path": request.model}), directory, config.seed)
-        yield _policies_at(config, path), weights_digest(path)
+        yield policies_at(config, path), weights_digest(path)
         return
     server, seconds = request.server, config.rollout.attempt_seconds
     async with OpenAIChatModel.from_options(
@@ -237,7 +245,7 @@ def _check_local(model: str, config: Config) -> None:
     if model.startswith(PRESET):
         raise MetaAgentXError(f"{model} is a new model, not one to evaluate: create it with `metaagentx model new DIR`")
     path = Path(model)
-    for part in [str(path / role) for role in Role] if _has_both_roles(path) else [model]:
+    for part in [str(path / role) for role in Role] if has_both_roles(path) else [model]:
         check_model_setting(part, config.model.gguf_file)
 
 
@@ -296,54 +304,6 @@ def _choose_tasks(tasks: TaskSet, source: str, limit: int) -> list[Task]:
         return list(tasks.first(limit))
     # Shuffled: files are often sorted, for example by difficulty.
     return [tasks.drawn(0, number) for number in range(min(limit or len(tasks), len(tasks)))]
-
-
-async def trained_policies(config: Config, directory: Path, checkpoint: Path) -> Mapping[Role, Policy]:
-    """Load the policies of a checkpoint, without optimizer state."""
-    from ..backends.local.build import build_policies
-
-    if not config.model.lora_rank:
-        shared = config.model.sharing == "shared"
-        return _policies_at(config, checkpoint / Role.EXECUTOR if shared else checkpoint)
-    policies = build_policies(config.model, directory, config.seed).policies
-    for role, policy in policies.items():
-        await policy.load_weights(checkpoint / role)
-    return policies
-
-
-def _policies_at(config: Config, path: Path) -> Mapping[Role, Policy]:
-    """Load the model of a directory for both roles, or one model for each role if it has two."""
-    from ..backends.local.build import build_policies
-
-    if _has_both_roles(path):
-        directories = {role: model_directory(path / role) for role in Role}
-        if len({*directories.values()}) > 1:
-            return {role: _policies_at(config, directory)[role] for role, directory in directories.items()}
-        path = directories[Role.EXECUTOR]
-    changes = {"path": str(path), "gguf_file": None, "sharing": "shared", "lora_rank": 0}
-    return build_policies(config.model.model_copy(update=changes), path, config.seed).policies
-
-
-def _has_both_roles(path: Path) -> bool:
-    return (path / Role.DESIGNER).is_dir() and (path / Role.EXECUTOR).is_dir()
-
-
-def _start_model(config: Config, directory: Path) -> Path:
-    """Return the directory of the model that a run started from."""
-    return directory / "model" if config.model.made_by_run else find_model(config.model.path) or Path(config.model.path)
-
-
-def _checkpoint_step(run: Run, name: str) -> int:
-    steps, best = run.checkpoints, run.best
-    if not steps:
-        raise MetaAgentXError(f"{run.directory} has no checkpoint yet: there is nothing to evaluate")
-    if name == "best" and best is not None:
-        return best.step
-    if name in ("best", "last"):
-        return max(steps)
-    if not name.isdecimal():
-        raise MetaAgentXError(f"unknown checkpoint {name!r}: write best, last, or a step: {', '.join(map(str, steps))}")
-    return int(name)
 
 
 def _method_names(request: RunRequest, scripts: Sequence[str], has_old: bool) -> list[str]:

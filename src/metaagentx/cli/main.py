@@ -18,7 +18,9 @@ from .plan import plan
 from .quickstart import quickstart
 from .recipes import recipes_app
 from .report import report_command
+from .serve import serve_command
 from .sft import sft
+from .solve import design, run_command, solve
 from .tasks import tasks_app
 from .train import train
 
@@ -27,6 +29,7 @@ EXTRAS = {
     **dict.fromkeys(("reasoning_gym", "math_verify", "latex2sympy2_extended", "sympy"), "tasks"),
     **dict.fromkeys(("datasets", "pyarrow"), "hub"),
     "openai": "openai",
+    **dict.fromkeys(("starlette", "uvicorn"), "serve"),
     "tinker": "tinker",
 }
 """Optional packages that commands import, and the extra that installs each."""
@@ -68,10 +71,14 @@ app.command()(train)
 app.command()(plan)
 app.command("eval")(evaluate_command)
 app.command("report")(report_command)
+app.command("serve")(serve_command)
 app.command()(coldstart)
 app.command()(sft)
 app.command()(grade)
 app.command()(export)
+app.command()(solve)
+app.command()(design)
+app.command("run")(run_command)
 app.add_typer(model_app, name="model")
 app.add_typer(cluster_app, name="cluster")
 app.add_typer(recipes_app, name="recipes")

@@ -16,6 +16,7 @@ from ..errors import MetaAgentXError, access_problem
 from ..options import PRESET
 from ..rewards.probe import check_graders
 from ..tasks import Mixture
+from ..tools import check_tools
 from ..training.loggers import check_loggers
 from ..types import Role
 from .memory_check import check_memory
@@ -47,9 +48,10 @@ def prepare_training(recipe: Recipe, directory: Path) -> Mixture:
 
 
 def check_start(recipe: Recipe, directory: Path) -> None:
-    """Check the output directory, the loggers, and the model that a run starts from."""
+    """Check the output directory, the loggers, the tools, and the model that a run starts from."""
     check_output_directory(directory)
     check_loggers(recipe.config.run.loggers, directory)
+    check_tools(recipe.config.tools)
     created = directory / "model"
     if recipe.config.model.backend == "tinker":
         from ..backends.tinker.server import import_sdk

@@ -22,7 +22,8 @@ from ..evaluation.result import Evaluation
 from ..report import write_report
 from ..runs import Run, command, evaluation_directory
 from ..runs.work import check_same_settings
-from .assembly import collect_from_teacher, load_run_recipe, train_run
+from ..system.models import load_run_recipe
+from .assembly import collect_from_teacher, train_run
 from .evaluation_request import RunRequest, evaluate_run
 from .preflight import RESUME_HINT, check_output_directory, prepare_tasks
 
