@@ -292,9 +292,9 @@ def test_identical_designs_are_validated_once(
 ) -> None:
     validated: list[str] = []
 
-    def counting(script: str, lenient: bool) -> list[ScriptProblem]:
+    def counting(script: str, lenient: bool, tools: bool) -> list[ScriptProblem]:
         validated.append(script)
-        return validate(script, lenient)
+        return validate(script, lenient, tools)
 
     monkeypatch.setattr("metaagentx.rollout.designer.validate", counting)
     scripts = [f"# No other test has written this.\n{script}" for script in (SINGLE, VOTE)]

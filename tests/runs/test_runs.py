@@ -146,7 +146,7 @@ def test_rollouts_of_versions_whose_answers_were_text_are_read() -> None:
     (old,) = written["designs"][0]["executions"]
     assert {**json.loads(json.dumps(saved))["designs"][0]["executions"][0], "answer": None} == {
         **{name: value for name, value in old.items() if name != "answer_call"}, "answer": None, "structure": None,
-        "calls": [call | {"instruction": ""} for call in old["calls"]],
+        "tools": [], "told": [], "calls": [call | {"instruction": ""} for call in old["calls"]],
     }  # fmt: skip
 
 
