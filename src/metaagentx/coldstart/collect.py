@@ -95,6 +95,7 @@ def collect_settings(config: Config, options: CollectOptions, teacher: Teacher) 
         include={"designer_temperature", "executor_temperature", "dialect"}, exclude_defaults=True
     )
     prompts = config.prompts.model_dump(exclude_defaults=True)
+    tools = config.tools.model_dump(exclude_defaults=True) if config.tools.offered else {}
     return {
         "tasks": options.tasks,
         "count": options.count,
@@ -109,6 +110,7 @@ def collect_settings(config: Config, options: CollectOptions, teacher: Teacher) 
         "reward": {"allow_hard_coded": config.reward.allow_hard_coded}
         | ({"allow_fed": True} if config.reward.allow_fed else {}),
         **({"prompts": prompts} if prompts else {}),
+        **({"tools": tools} if tools else {}),
     }
 
 

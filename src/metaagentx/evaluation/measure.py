@@ -238,6 +238,8 @@ class _Job:
             header["dialect"] = rollout.rollout.dialect
         if rollout.prompts != DEFAULT_PROMPTS:
             header["prompts"] = _digest(repr(rollout.prompts))
+        if (tools := self.evaluator.resources.tools) is not None:
+            header["tools"] = _digest(repr((tools.config, tools.specs)))
         if options.held_out is not None:
             header["held_out_seeds"] = _digest(repr(list(options.held_out[name])))
         return header
