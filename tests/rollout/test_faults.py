@@ -13,6 +13,7 @@ from metaagentx.errors import MetaAgentXError
 from metaagentx.policy import BackendError
 from metaagentx.rewards.errors import GraderUnavailable
 from metaagentx.rewards.graders import Graders
+from metaagentx.rollout.evidence import Evidence
 from metaagentx.rollout.executor import run_script
 from metaagentx.rollout.sampling import RoleSampler
 from metaagentx.rollout.tree import Resources, RolloutOptions, rollout_batch
@@ -420,6 +421,80 @@ def test_a_script_whose_own_calls_slow_each_other_down_is_at_fault_itself(
     shared = resources(Actor(design(script)), Actor(RIGHT, one_at_a_time), sandbox, graders)
     execution = runner.run(run_script(script, TASK, shared.samplers[Role.EXECUTOR], sandbox, limits, ("t",)))
     assert execution.fault is not None and execution.fault.kind == "wall", execution.fault
+
+
+class OneAtATime:
+    """A backend that answers one request after the other."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._turn = asyncio.Lock()
+
+    async def __call__(self, count: int) -> None:
+        async with self._turn:
+            await asyncio.sleep(self._seconds)
+
+
+def at_once(count: int, then: str) -> str:
+    """A script that makes so many calls at once, and then does something else."""
+    members = f"[AgentNode(f'Solver{{index}}', 'Solve.') for index in range({count})]"
+    return HEAD + f"import time\nworkflow.add_node(EnsembleNode('Vote', {members}))\nworkflow.run(question)\n{then}"
+
+
+@pytest.mark.parametrize(
+    "then",
+    [
+        "time.sleep(0.45)\nwhile True: pass\n",
+        "while True:\n    workflow.run(question)\n",
+        "time.sleep(0.4)\nraise SystemExit",
+    ],
+    ids=["rests", "continues", "ends"],
+)
+def test_many_calls_at_once_bring_no_infra_fault_about_whatever_the_script_does_next(
+    then: str, runner: asyncio.Runner, sandbox: Sandbox, graders: Graders
+) -> None:
+    """With the timeouts of a recipe: eight calls at once take longer than one attempt may take."""
+    limits = RolloutConfig(calls=1000, execution_seconds=2.0, cpu_seconds=0.5)
+    sampler = RoleSampler(Role.EXECUTOR, Actor(RIGHT, OneAtATime(0.1)), 100, attempt_seconds=limits.attempt_seconds)
+    execution = runner.run(run_script(at_once(15, then), TASK, sampler, sandbox, limits, ("t",)))
+    assert execution.fault is not None and not execution.fault.infra, execution.fault
+    assert len(execution.calls) >= 14
+
+
+def test_agents_side_by_side_on_a_backend_that_is_slow_by_itself_are_not_at_fault(
+    runner: asyncio.Runner, sandbox: Sandbox
+) -> None:
+    """Each call takes a third of the time, however few there are."""
+
+    async def slow(count: int) -> None:
+        await asyncio.sleep(0.7)
+
+    limits = RolloutConfig(execution_seconds=2.0, cpu_seconds=0.5)
+    sampler = RoleSampler(Role.EXECUTOR, Actor(RIGHT, slow), 100, attempt_seconds=limits.attempt_seconds)
+    execution = runner.run(run_script(at_once(6, ""), TASK, sampler, sandbox, limits, ("t",)))
+    assert execution.fault is not None and execution.fault.infra, execution.fault
+
+
+@pytest.mark.parametrize(
+    ("spans", "seconds"),
+    [
+        ([], 0.0),
+        ([(0, 3)], 3.0),
+        ([(0, 1), (2, 3)], 1.0),  # nothing was under way between them
+        ([(0, 8)] * 8, 1.0),  # all together
+        ([(0, index + 1) for index in range(8)], 1.0),  # one after the other
+        ([(index, index + 8) for index in range(50)], 1.14),  # always eight
+        ([(0, 1)] * 7 + [(0, 9)], 8.0),  # one hangs
+        ([(0, 4), (1, 4)], 2.0),
+    ],
+)
+def test_the_time_of_a_call_is_that_of_calls_under_way_by_their_number(
+    spans: list[tuple[float, float]], seconds: float
+) -> None:
+    evidence = Evidence()
+    evidence._spans = list(spans)
+    assert evidence.shows(max(seconds - 0.01, 1e-9)) == bool(spans)
+    assert not evidence.shows(seconds + 0.01)
 
 
 def test_calls_side_by_side_on_a_backend_that_hangs_are_not_the_scripts_fault(

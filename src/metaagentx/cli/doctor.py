@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 from dataclasses import asdict, dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import Annotated
 
@@ -179,6 +178,8 @@ def _examine_device(torch_version: str | None, problems: list[Problem]) -> str:
 
 
 def _version(package: str) -> str | None:
+    from importlib import metadata
+
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

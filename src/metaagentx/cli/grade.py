@@ -2,12 +2,14 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from ..errors import MetaAgentXError
-from ..types import FinalAnswer, Grade, MathGold
+
+if TYPE_CHECKING:
+    from ..types import Grade
 
 
 def grade(
@@ -26,7 +28,7 @@ def grade(
     if kind == "math":
         if not gold or not answer:
             raise MetaAgentXError("--kind math needs --gold and --answer")
-        result = asyncio.run(_grade_math(MathGold(tuple(gold), tuple(tolerance or ())), answer))
+        result = asyncio.run(_grade_math(tuple(gold), tuple(tolerance or ()), answer))
     else:
         if program is None or tests is None:
             raise MetaAgentXError("--kind code needs --program FILE and --tests FILE")
@@ -37,15 +39,16 @@ def grade(
     raise typer.Exit(0 if result.solved else 1)
 
 
-async def _grade_math(gold: MathGold, answer: str) -> Grade:
+async def _grade_math(gold: tuple[str, ...], tolerances: tuple[float, ...], answer: str) -> "Grade":
     from ..rewards.graders import Graders
+    from ..types import FinalAnswer, MathGold
 
     parsed = FinalAnswer.parse(answer if "\\boxed" in answer else f"\\boxed{{{answer}}}")
     async with Graders() as graders:
-        return await graders.grade_math(parsed, gold)
+        return await graders.grade_math(parsed, MathGold(gold, tolerances))
 
 
-async def _grade_code(program: Path, tests: Path) -> Grade:
+async def _grade_code(program: Path, tests: Path) -> "Grade":
     from ..rewards.code import CodeGrader
     from ..tasks.own import read_tests
 

@@ -35,6 +35,7 @@ from ..workflow.inputs import CALLS_INPUT, INSTRUCTION_INPUT, LENIENT_INPUT, TOO
 from ..workflow.protocol import INSTRUCTION
 from ..workflow.structure import MAX_REPORTS, TOO_LARGE, Structure, join_structures, parse_structure
 from ..workflow.tools import describe_offered
+from .evidence import Evidence, Turns
 from .sampling import Chat, RoleSampler, SamplingFailed, seed_of
 
 _ASKS_PER_CALL = 4
@@ -97,8 +98,9 @@ async def _run_once(script: str, task: Task, sandbox: Sandbox, asks: "_Asks", de
                 limits=_sandbox_limits(limits, deadline - time.perf_counter(), asks.tool_budget),
                 on_ask=asks.reply_to,
                 on_program=asks.record_program,
+                excuse_slow_replies=False,  # a reply may be late because of other calls of the script: see `Evidence`
             )
-            late = await asks.wait_for_calls(deadline)
+            late = await asks.wait_for_calls(result.verdict, deadline)
         return _build_execution(result, asks, task.question, late)
     except SandboxUnavailable as error:
         return Execution(asks.calls(), fault=Fault("infra", str(error)), tools=asks.tool_calls())
@@ -139,8 +141,8 @@ class _Asks:
         self._asked = 0
         self._tokens = 0
         self._sampling: dict[int, asyncio.Task[Call | Fault]] = {}
-        self._clock = _SharedClock()
-        self._turn = asyncio.Semaphore(_CONCURRENT_CALLS)
+        self._evidence = Evidence()
+        self._turns = Turns(_CONCURRENT_CALLS)
         self._programs: list[tuple[str, str, str]] = []
         self._reports: dict[int, Structure | None] = {}
         self._tools = tools
@@ -240,18 +242,39 @@ class _Asks:
             return reply
         earlier = self.calls()
         try:
-            async with self._turn:
-                self._clock.start(number)
-                reply = await self._sampler.call(agent, messages, seed_of(*self._seed_path, number), earlier)
+            await self._turns.enter(number)
+            self._evidence.start(number)
+            try:
+                seed = seed_of(*self._seed_path, number)
+                reply = await self._sampler.call(
+                    agent, messages, seed, earlier, on_timeout=lambda: self._retry_alone(number)
+                )
+            finally:
+                self._evidence.stop(number)
+                self._turns.leave(number)
             reply.instruction = "" if self.instruction == INSTRUCTION else self.instruction
         except ContextOverflow as error:
             reply = Fault("budget", str(error))
         except SamplingFailed as error:
             reply = Fault("infra", str(error))
         self.replies[number] = reply
-        self._clock.stop(number)
         self._tokens += 0 if isinstance(reply, Fault) else reply.tokens
         return reply
+
+    async def _retry_alone(self, number: int) -> bool:
+        """After a timeout, wait for all other calls of the execution; return False if there were none beside it.
+
+        A call that is slow because the script makes many at once is not the backend's fault. From now on the execution
+        has one call at a time.
+        """
+        if not self._turns.had_company(number):
+            return False
+        self._evidence.stop(number)
+        self._turns.leave(number)
+        self._turns.limit = 1
+        await self._turns.enter(number)
+        self._evidence.start(number)
+        return True
 
     async def _repeats_replies(self, number: int, messages: Chat) -> bool:
         """Return whether every assistant turn is an earlier reply, word for word."""
@@ -278,14 +301,18 @@ class _Asks:
             *accept_tools(question, calls, self.tool_calls()),
         ]
 
-    async def wait_for_calls(self, deadline: float) -> Fault | None:
-        """Wait for the calls that were started; return a fault if they are not done at the deadline."""
+    async def wait_for_calls(self, verdict: Verdict, deadline: float) -> Fault | None:
+        """Wait for the calls that were started; return a fault if the execution is not done at the deadline.
+
+        `verdict` is that of the sandbox, which finds by itself that the machine was too busy.
+        """
         started: list[asyncio.Task[Any]] = [*self._sampling.values(), *self._tools_running]
         if started:
             await asyncio.wait(started, timeout=max(0.0, deadline - time.perf_counter()))
-        if all(task.done() for task in started):
+        out_of_time = verdict is Verdict.WALL and time.perf_counter() >= deadline
+        if verdict is Verdict.INFRA or (all(task.done() for task in started) and not out_of_time):
             return None
-        kind = "infra" if self._clock.longest() >= self.limits.evidence_seconds else "wall"
+        kind = "infra" if self._evidence.shows(self.limits.evidence_seconds) else "wall"
         seconds = self.limits.execution_seconds
         return Fault(kind, f"not done after {seconds:g} s, with {len(self.replies)} calls answered")
 
@@ -320,42 +347,6 @@ class _Asks:
 
     def _too_many_tokens(self) -> Fault:
         return Fault("budget", f"more than {self.limits.tokens} tokens")
-
-
-class _SharedClock:
-    """How long the backend took for each call of an execution, where calls at the same time share the time.
-
-    Waiting for the execution's own turn is not charged. While k calls are under way, each is charged 1/k of a second
-    per second. So a script that makes many calls at once on a slow backend, where they wait for one another, does not
-    make one of them look slow.
-    """
-
-    def __init__(self) -> None:
-        self._started: dict[int, float] = {}
-        self._shared = 0.0
-        self._read = time.perf_counter()
-        self._longest = 0.0
-
-    def start(self, number: int) -> None:
-        """Charge this call from now on."""
-        self._started[number] = self._advance()
-
-    def stop(self, number: int) -> None:
-        """Charge this call no longer."""
-        now = self._advance()
-        self._longest = max(self._longest, now - self._started.pop(number))
-
-    def longest(self) -> float:
-        """Return the largest charge of a call so far, whether or not it was answered."""
-        now = self._advance()
-        return max([self._longest, *(now - started for started in self._started.values())])
-
-    def _advance(self) -> float:
-        now = time.perf_counter()
-        if self._started:
-            self._shared += (now - self._read) / len(self._started)
-        self._read = now
-        return self._shared
 
 
 def _parse_ask(body: JSON) -> tuple[str, Chat] | None:

@@ -9,12 +9,13 @@ import hashlib
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from ..policy import BackendError, ChatModel, Completion, ContextOverflow, Policy, QueuesRequests, SamplingParams
 from ..types import Call, Role
 
 T = TypeVar("T")
+OnTimeout: TypeAlias = Callable[[], Awaitable[bool]]
 _STREAM_SECONDS = 0.05
 """How often a growing reply is decoded for those who watch."""
 Chat = tuple[dict[str, str], ...]
@@ -46,17 +47,19 @@ class RoleSampler:
         seed: int,
         earlier: Sequence[Call] = (),
         on_text: Callable[[str], None] | None = None,
+        on_timeout: OnTimeout | None = None,
     ) -> Call:
         """Return the model's reply to messages. `earlier` are the calls that these messages may continue.
 
-        `on_text` gets the reply in pieces as it is written, or at once where the backend does not stream.
+        `on_text` gets the reply in pieces as it is written, or at once where the backend does not stream. `on_timeout`
+        is awaited after an attempt that timed out, and returns whether that attempt does not count.
         """
         stream = None if on_text is None else _Stream(on_text)
         chat = tuple(dict(message) for message in messages)
         started = time.perf_counter()
         if isinstance(self.policy, ChatModel):
             model, params = self.policy, SamplingParams(self.max_tokens, self.temperature, seed=seed)
-            reply = await self._with_retries(lambda: model.chat(chat, params), self.attempt_seconds)
+            reply = await self._with_retries(lambda: model.chat(chat, params), self.attempt_seconds, on_timeout)
             call = Call(self.role, agent, chat, reply.text, tokens=reply.completion_tokens, finish=reply.finish)
             call.prompt_tokens = reply.prompt_tokens
             call.prompt, call.completion, call.logprobs = reply.prompt, reply.completion, reply.logprobs
@@ -64,7 +67,8 @@ class RoleSampler:
             prompt = encode_prompt(self.policy, chat, earlier)
             if stream is not None:
                 stream.decode = self.policy.tokenizer.decode
-            completion = await self._sample(self.policy, prompt, seed, None if stream is None else stream.on_token)
+            on_token = None if stream is None else stream.on_token
+            completion = await self._sample(self.policy, prompt, seed, on_token, on_timeout)
             text = self.policy.tokenizer.decode(completion.tokens)
             call = Call(self.role, agent, chat, text, tokens=len(completion.tokens), finish=completion.finish)
             call.prompt_tokens = len(prompt)
@@ -75,7 +79,12 @@ class RoleSampler:
         return call
 
     async def _sample(
-        self, policy: Policy, prompt: Sequence[int], seed: int, on_token: Callable[[int, int], None] | None = None
+        self,
+        policy: Policy,
+        prompt: Sequence[int],
+        seed: int,
+        on_token: Callable[[int, int], None] | None,
+        on_timeout: OnTimeout | None,
     ) -> Completion:
         room = policy.context_length - len(prompt)
         if room < 1:
@@ -83,21 +92,27 @@ class RoleSampler:
         params = SamplingParams(min(self.max_tokens, room), self.temperature, seed=seed, on_token=on_token)
         seconds = self.attempt_seconds
         if isinstance(policy, QueuesRequests):
-            return await self._with_retries(lambda: policy.sample_within(seconds, prompt, params), None)
-        return await self._with_retries(lambda: policy.sample(prompt, params), seconds)
+            return await self._with_retries(lambda: policy.sample_within(seconds, prompt, params), None, on_timeout)
+        return await self._with_retries(lambda: policy.sample(prompt, params), seconds, on_timeout)
 
-    async def _with_retries(self, request: Callable[[], Awaitable[T]], seconds: float | None) -> T:
-        for attempt in range(self.retries + 1):
+    async def _with_retries(
+        self, request: Callable[[], Awaitable[T]], seconds: float | None, on_timeout: OnTimeout | None
+    ) -> T:
+        failed = 0
+        while True:
             try:
                 async with asyncio.timeout(seconds):
                     return await request()
             except TimeoutError:
                 reason = f"no reply within {self.attempt_seconds:g} s"
+                if on_timeout is not None and await on_timeout():
+                    continue
             except BackendError as error:
                 reason = str(error)
-            if attempt < self.retries:
-                await asyncio.sleep(min(_FIRST_PAUSE_SECONDS * 8**attempt, _LONGEST_PAUSE_SECONDS))
-        raise SamplingFailed(f"the {self.role} got no reply after {self.retries + 1} attempts: {reason}")
+            failed += 1
+            if failed > self.retries:
+                raise SamplingFailed(f"the {self.role} got no reply after {failed} attempts: {reason}")
+            await asyncio.sleep(min(_FIRST_PAUSE_SECONDS * 8 ** (failed - 1), _LONGEST_PAUSE_SECONDS))
 
 
 class _Stream:
