@@ -22,6 +22,7 @@ from .serve import serve_command
 from .sft import sft
 from .solve import design, run_command, solve
 from .tasks import tasks_app
+from .terminal_text import without_controls
 from .train import train
 
 EXTRAS = {
@@ -97,7 +98,7 @@ def main() -> None:
         message = _user_message(error)
         if message is None:
             raise
-        typer.echo(f"metaagentx: {message}", err=True)
+        typer.echo(f"metaagentx: {without_controls(message)}", err=True)
         sys.exit(2)
 
 

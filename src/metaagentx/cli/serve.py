@@ -12,11 +12,13 @@ from .system_options import (
     BaseURLOption,
     DesignerOption,
     KeyOption,
+    McpOption,
     ModelOption,
     RunOption,
     SetOption,
     SystemChoice,
     SystemOption,
+    ToolOption,
 )
 
 Host = Annotated[str, typer.Option(help="Address to listen on.")]
@@ -47,6 +49,8 @@ def serve_command(  # noqa: PLR0913, PLR0917  the options of a command are its p
     designer: DesignerOption = None,
     base_url: BaseURLOption = None,
     api_key_env: KeyOption = None,
+    tool: ToolOption = None,
+    mcp: McpOption = None,
     host: Host = "127.0.0.1",
     port: Port = 8080,
     client_key_env: ClientKey = None,
@@ -82,7 +86,7 @@ def serve_command(  # noqa: PLR0913, PLR0917  the options of a command are its p
         save_trees=save_limit,
         save_bytes=save_megabytes << 20,
     )
-    opened = SystemChoice(run, system, model, designer, base_url, api_key_env, tuple(overrides or ())).open()
+    opened = SystemChoice(run, system, model, designer, base_url, api_key_env, tool, mcp, overrides).open()
 
     async def work() -> None:
         async with opened as chosen:

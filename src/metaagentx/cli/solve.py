@@ -13,13 +13,16 @@ from .system_options import (
     BaseURLOption,
     DesignerOption,
     KeyOption,
+    McpOption,
     ModelOption,
     RunOption,
     SetOption,
     SystemChoice,
     SystemOption,
+    ToolOption,
     read_question,
 )
+from .terminal_text import for_stream, without_controls
 
 Question = Annotated[str | None, typer.Argument(help="The question, a file that has it, or - for standard input.")]
 Designs = Annotated[int, typer.Option(help="Designs whose answers are put to a vote.", min=1, max=64)]
@@ -36,6 +39,8 @@ def solve(  # noqa: PLR0913, PLR0917  the options of a command are its parameter
     designer: DesignerOption = None,
     base_url: BaseURLOption = None,
     api_key_env: KeyOption = None,
+    tool: ToolOption = None,
+    mcp: McpOption = None,
     designs: Designs = 1,
     attempts: Attempts = 3,
     as_json: AsJSON = False,
@@ -49,7 +54,7 @@ def solve(  # noqa: PLR0913, PLR0917  the options of a command are its parameter
     text = read_question(question)
     if save is not None:
         check_save_directory(save)
-    opened = SystemChoice(run, system, model, designer, base_url, api_key_env, tuple(overrides or ())).open()
+    opened = SystemChoice(run, system, model, designer, base_url, api_key_env, tool, mcp, overrides).open()
 
     async def work() -> None:
         async with opened as chosen:
@@ -63,7 +68,7 @@ def solve(  # noqa: PLR0913, PLR0917  the options of a command are its parameter
         else:
             if result.note:
                 typer.echo(f"metaagentx: {result.note}", err=True)
-            typer.echo(result.answer)
+            typer.echo(for_stream(result.answer, sys.stdout))
         if not result.answer:
             raise typer.Exit(1)
 
@@ -77,18 +82,20 @@ def design(  # noqa: PLR0913, PLR0917
     model: ModelOption = None,
     base_url: BaseURLOption = None,
     api_key_env: KeyOption = None,
+    tool: ToolOption = None,
+    mcp: McpOption = None,
     overrides: SetOption = None,
 ) -> None:
     """Print the script that the Designer writes for a question, without running it."""
     text = read_question(question)
-    opened = SystemChoice(run, system, model, None, base_url, api_key_env, tuple(overrides or ())).open()
+    opened = SystemChoice(run, system, model, None, base_url, api_key_env, tool, mcp, overrides).open()
 
     async def work() -> None:
         async with opened as chosen:
             written = await chosen.design(text)
-        typer.echo(written.script if written.script is not None else written.call.text)
+        typer.echo(for_stream(written.script if written.script is not None else written.call.text, sys.stdout))
         if written.fault is not None:
-            typer.echo(f"metaagentx: this design cannot run: {written.fault.message}", err=True)
+            typer.echo(f"metaagentx: this design cannot run: {without_controls(written.fault.message)}", err=True)
             raise typer.Exit(1)
 
     interrupts.run(work())
@@ -102,6 +109,8 @@ def run_command(  # noqa: PLR0913, PLR0917
     model: ModelOption = None,
     base_url: BaseURLOption = None,
     api_key_env: KeyOption = None,
+    tool: ToolOption = None,
+    mcp: McpOption = None,
     overrides: SetOption = None,
 ) -> None:
     """Run a script of your own in the sandbox, with any model as its agents, and print the answer."""
@@ -115,18 +124,18 @@ def run_command(  # noqa: PLR0913, PLR0917
     for problem in validate(source, lenient=True):
         raise MetaAgentXError(f"the script {script} cannot run: {problem}")
     text = read_question(question)
-    opened = SystemChoice(run, system, model, None, base_url, api_key_env, tuple(overrides or ())).open()
+    opened = SystemChoice(run, system, model, None, base_url, api_key_env, tool, mcp, overrides).open()
 
     async def work() -> None:
         async with opened as chosen:
             with Display(sys.stdout.isatty()) as display:
                 execution = await chosen.run(source, text, display.on_event)
         if execution.log:
-            typer.echo(execution.log.rstrip("\n"), err=True)
+            typer.echo(for_stream(execution.log.rstrip("\n"), sys.stderr), err=True)
         if execution.answer is not None:
-            typer.echo(execution.answer.value or execution.answer.text)
+            typer.echo(for_stream(execution.answer.value or execution.answer.text, sys.stdout))
         if execution.fault is not None:
-            typer.echo(f"metaagentx: {execution.fault.kind}: {execution.fault.message}", err=True)
+            typer.echo(f"metaagentx: {execution.fault.kind}: {without_controls(execution.fault.message)}", err=True)
             raise typer.Exit(1)
 
     interrupts.run(work())

@@ -1,5 +1,9 @@
-"""What a terminal shows while a question is answered: the design as it is written, then the agents side by side."""
+"""What a terminal shows while a question is answered: the design as it is written, then agents and tools side by side.
 
+Everything that a model or a script wrote is shown as plain text: no markup, no control characters.
+"""
+
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from rich.columns import Columns
@@ -9,7 +13,8 @@ from rich.panel import Panel
 from rich.text import Text
 from rich.tree import Tree
 
-from ..system.events import CallDone, CallStarted, CallText, DesignReady, DesignText, Event
+from ..system.events import CallDone, CallStarted, CallText, DesignReady, DesignText, Event, ToolOutput
+from .terminal_text import without_controls
 
 if TYPE_CHECKING:
     from ..system import Result
@@ -20,6 +25,15 @@ _PANEL_WIDTH = 46
 _SHOWN_CALLS = 8
 
 
+@dataclass(slots=True)
+class _Shown:
+    """One panel: what an agent says, or what its tools returned."""
+
+    title: str
+    text: str = ""
+    color: str = "yellow"
+
+
 class Display:
     """A live view on a terminal; elsewhere nothing."""
 
@@ -27,7 +41,7 @@ class Display:
         self._live = Live(console=Console(), refresh_per_second=8, transient=False) if enabled else None
         self._designs: dict[tuple[int, int], str] = {}
         self._faults: dict[tuple[int, int], str] = {}
-        self._calls: dict[tuple[int, int], tuple[str, str, bool]] = {}
+        self._calls: dict[tuple[int, int, str], _Shown] = {}
 
     def __enter__(self) -> Self:
         if self._live is not None:
@@ -48,13 +62,14 @@ class Display:
                 self._designs[key] = self._designs.get(key, "") + event.text
             case DesignReady(fault=fault) if fault is not None:
                 self._faults[event.design, event.attempt] = fault.message
-            case CallStarted():
-                self._calls[event.design, event.call] = (event.agent, "", False)
-            case CallText():
-                agent, text, _ = self._calls.get((event.design, event.call), (event.agent, "", False))
-                self._calls[event.design, event.call] = (agent, text + event.text, False)
-            case CallDone():
-                self._calls[event.design, event.call] = (event.agent, event.text, True)
+            case CallStarted(design, call, agent):
+                self._calls[design, call, "call"] = _Shown(agent)
+            case CallText(design, call, agent, text):
+                self._calls.setdefault((design, call, "call"), _Shown(agent)).text += text
+            case CallDone(design, call, agent, text):
+                self._calls[design, call, "call"] = _Shown(agent, text, "green")
+            case ToolOutput(design, call, agent, text):
+                self._calls[design, call, "tools"] = _Shown(f"tools of {agent}", text, "cyan")
         self._live.update(self._view())
 
     def finish(self, result: "Result") -> None:
@@ -68,27 +83,32 @@ class Display:
 
     def _view(self) -> Group:
         parts = [
-            Panel(Text(_last_lines(text)), title=f"design {design + 1}, attempt {attempt + 1}", title_align="left")
+            Panel(_plain(_last_lines(text)), title=f"design {design + 1}, attempt {attempt + 1}", title_align="left")
             for (design, attempt), text in self._designs.items()
         ]
-        faults = [Text(f"cannot run: {message}", style="red") for message in self._faults.values()]
+        faults = [_plain(f"cannot run: {message}", "red") for message in self._faults.values()]
         panels = [
-            Panel(Text(_last_lines(text)), title=agent, width=_PANEL_WIDTH, border_style="green" if done else "yellow")
-            for agent, text, done in list(self._calls.values())[-_SHOWN_CALLS:]
+            Panel(
+                _plain(_last_lines(shown.text)),
+                title=_plain(shown.title[:_PANEL_WIDTH]),
+                width=_PANEL_WIDTH,
+                border_style=shown.color,
+            )
+            for shown in list(self._calls.values())[-_SHOWN_CALLS:]
         ]
         return Group(*parts, *faults, Columns(panels))
 
 
 def draw_structure(structure: "Structure") -> Tree:
     """Return a drawing of a workflow: its nodes in the order they run, each with its tools and rounds."""
-    root = Tree(Text(structure.pattern or "workflow", style="bold"))
+    root = Tree(_plain(structure.pattern or "workflow", "bold"))
     inner = {child for node in structure.nodes for child in node.children}
 
     def add(tree: Tree, index: int) -> None:
         node = structure.nodes[index]
         tools = f" [{', '.join(node.tools)}]" if node.tools else ""
         rounds = f" x{node.rounds}" if node.rounds > 1 else ""
-        branch = tree.add(Text(f"{node.name} ({node.kind}){tools}{rounds}"))
+        branch = tree.add(_plain(f"{node.name} ({node.kind}){tools}{rounds}"))
         for child in node.children:  # always greater than the node's own index, so that this ends
             add(branch, child)
 
@@ -96,6 +116,10 @@ def draw_structure(structure: "Structure") -> Tree:
         if index not in inner:
             add(root, index)
     return root
+
+
+def _plain(text: str, style: str = "") -> Text:
+    return Text(without_controls(text), style=style)
 
 
 def _last_lines(text: str) -> str:

@@ -1,6 +1,7 @@
 """The options of `solve`, `design`, `run` and `serve` that choose the system, and the text that a user asks."""
 
 import sys
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,14 @@ KeyOption = Annotated[
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", help="key=value of a recipe, such as rollout.executor_tokens=8192.")
 ]
+ToolOption = Annotated[
+    list[str] | None,
+    typer.Option("--tool", help="A function that agents may call, as module:function. May be repeated."),
+]
+McpOption = Annotated[
+    list[str] | None,
+    typer.Option("--mcp", help="A command that starts an MCP server with tools. May be repeated."),
+]
 QUESTION_CHARACTERS = 1_000_000
 
 
@@ -41,7 +50,9 @@ class SystemChoice:
     designer: str | None = None
     base_url: str | None = None
     api_key_env: str | None = None
-    overrides: tuple[str, ...] = ()
+    tools: Sequence[str] | None = None
+    mcp: Sequence[str] | None = None
+    overrides: Sequence[str] | None = None
 
     def open(self) -> "AbstractAsyncContextManager[System]":
         """Return the system to enter; refuse options that do not go together."""
@@ -49,6 +60,7 @@ class SystemChoice:
 
         if self.base_url is None and self.api_key_env is not None:
             raise MetaAgentXError("--api-key-env is for a server: give its URL with --base-url")
+        tools, mcp, overrides = self.tools or (), self.mcp or (), self.overrides or ()
         local = [f"--{name}" for name in ("run", "system", "model") if getattr(self, name) is not None]
         if self.base_url is not None:
             if self.model is None or self.run is not None:
@@ -59,14 +71,16 @@ class SystemChoice:
                 api_key_env=self.api_key_env,
                 designer=self.designer,
                 settings=self.system,
-                overrides=self.overrides,
+                tools=tools,
+                mcp=mcp,
+                overrides=overrides,
             )
         if len(local) != 1:
             found = " and ".join(local) or "none"
             raise MetaAgentXError(f"give one of --run, --system and --model (found: {found}), such as --run runs/tiny")
         source = self.run or self.system or self.model
         assert source is not None
-        return System.open(source, designer=self.designer, overrides=self.overrides)
+        return System.open(source, designer=self.designer, tools=tools, mcp=mcp, overrides=overrides)
 
 
 def read_question(text: str | None) -> str:

@@ -21,6 +21,7 @@ from .sections import (
     StageConfig,
     TasksConfig,
     ToolsConfig,
+    contradictions,
 )
 from .toml import to_toml
 
@@ -39,6 +40,7 @@ __all__ = [
     "StageConfig",
     "TasksConfig",
     "ToolsConfig",
+    "contradictions",
     "load_config",
     "load_recipe",
     "portable",

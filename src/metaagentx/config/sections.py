@@ -290,12 +290,13 @@ class Config(Section):
     @model_validator(mode="after")
     def _check_contradictions(self, info: ValidationInfo) -> Self:
         require_peers = (info.context or {}).get("require_peers", True)
-        for contradiction in (*_contradictions(self), *(_missing_peers(self) if require_peers else ())):
+        for contradiction in (*contradictions(self), *(_missing_peers(self) if require_peers else ())):
             raise ValueError(contradiction)
         return self
 
 
-def _contradictions(config: Config) -> Iterator[str]:
+def contradictions(config: Config) -> Iterator[str]:
+    """Yield what settings contradict each other, each with its fix."""
     for index, stage in enumerate(config.stages):
         if not stage.learning_rates:
             yield f"stages.{index} trains no role: give executor or designer a learning rate, such as 5e-6"

@@ -7,7 +7,7 @@ say meanwhile is kept and told when their turn comes.
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from ..system.events import CallDone, CallStarted, CallText, DesignReady, DesignText, Event
+from ..system.events import CallDone, CallStarted, CallText, DesignReady, DesignText, Event, ToolOutput
 
 _Key: TypeAlias = tuple[str, int, int]
 
@@ -51,6 +51,10 @@ class Narration:
                 source = self._agent(design, call, agent)
                 if not source.spoke:
                     self._say(source, text)
+                source.done = True
+            case ToolOutput(design, call, agent, text):
+                source = self._sources.setdefault(("tools", design, call), _Source(f"Tools of {agent}"))
+                self._say(source, text)
                 source.done = True
 
     def take(self, *, finish: bool = False) -> str:

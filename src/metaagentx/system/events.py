@@ -55,4 +55,14 @@ class CallDone:
     tokens: int
 
 
-Event: TypeAlias = DesignText | DesignReady | CallStarted | CallText | CallDone
+@dataclass(frozen=True, slots=True)
+class ToolOutput:
+    """What an agent reads after it used tools, as its next call begins."""
+
+    design: int
+    call: int
+    agent: str
+    text: str
+
+
+Event: TypeAlias = DesignText | DesignReady | CallStarted | CallText | CallDone | ToolOutput

@@ -9,35 +9,29 @@ import asyncio
 import html
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
-from ..backends.model_files import check_model
-from ..backends.openai import OpenAIChatModel
-from ..config import Config, load_config
+from ..config import Config
 from ..errors import MetaAgentXError
 from ..evaluation.designs import FIXED_DESIGNS
 from ..evaluation.sampling import evaluation_samplers
-from ..policy import ChatModel, Policy
 from ..rollout.designer import write_script
 from ..rollout.executor import run_script
 from ..rollout.sampling import RoleSampler, seed_of
 from ..rollout.tree import RolloutOptions, gather
-from ..runs import Run
 from ..sandbox import Sandbox
+from ..tools import ToolBox
 from ..types import Call, Design, Execution, Fault, FinalAnswer, MathGold, Role, Rollout, Task
-from .events import CallDone, CallStarted, CallText, DesignReady, DesignText, Event
-from .models import build_samplers, checkpoint_step, has_both_roles, load_run_recipe, policies_at, trained_policies
-from .saved import FILE, read_system
+from .events import DesignReady
+from .models import build_samplers
+from .sources import local_source, offer_tools, served_model
+from .watched import OnEvent, WatchedSampler, ignore
 
-OnEvent = Callable[[Event], None]
 SINGLE_AGENT = "no design led to an answer: a single agent answered"
-
-_NO_RECIPE = ("steps=1", 'model.path="none"', "stages=[{steps=1, executor=1.0}]", 'tasks.train="none"')
-"""What a recipe must have and a question does not use."""
 
 
 class SystemUnavailable(MetaAgentXError):
@@ -90,54 +84,21 @@ class Result:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _WatchedSampler(RoleSampler):
-    """A sampler that reports each call as it starts, grows and ends."""
-
-    design: int = 0
-    attempt: int = 0
-    on_event: OnEvent = lambda event: None
-    started: list[int] = field(default_factory=lambda: [0])
-
-    async def call(
-        self,
-        agent: str,
-        messages: Sequence[Mapping[str, str]],
-        seed: int,
-        earlier: Sequence[Call] = (),
-        on_text: Callable[[str], None] | None = None,
-    ) -> Call:
-        number = self.started[0]
-        self.started[0] += 1
-        if self.role is Role.DESIGNER:
-            return await RoleSampler.call(
-                self,
-                agent,
-                messages,
-                seed,
-                earlier,
-                lambda text: self.on_event(DesignText(self.design, self.attempt, text)),
-            )
-        self.on_event(CallStarted(self.design, number, agent))
-        call = await RoleSampler.call(
-            self,
-            agent,
-            messages,
-            seed,
-            earlier,
-            lambda text: self.on_event(CallText(self.design, number, agent, text)),
-        )
-        self.on_event(CallDone(self.design, number, agent, call.text, call.tokens))
-        return call
-
-
 class System:
     """A Designer and an Executor that answer questions. Use it as `async with System.open(...) as system`."""
 
     def __init__(
-        self, name: str, config: Config, samplers: Mapping[Role, RoleSampler], sandbox: Sandbox, manual: bool
+        self,
+        name: str,
+        config: Config,
+        samplers: Mapping[Role, RoleSampler],
+        sandbox: Sandbox,
+        *,
+        manual: bool,
+        tools: ToolBox | None = None,
     ) -> None:
         """Take what `open` has opened."""
+        self._tools = tools
         self.name = name
         self._samplers = samplers
         self._sandbox = sandbox
@@ -156,61 +117,62 @@ class System:
         designer: str | None = None,
         manual: bool | None = None,
         settings: Path | None = None,
+        tools: Sequence[str] = (),
+        mcp: Sequence[str] = (),
         overrides: Sequence[str] = (),
     ) -> AsyncIterator[Self]:
         """Open a run (`RUN` or `RUN@STEP`), a model directory, an exported system, or with `base_url` a served model.
 
         `designer` names another model for the Designer, of the same kind as `source`. With `manual` the Designer reads
         the manual of the workflow language: the default for models that were not trained here. `settings` is the
-        directory of an exported system whose weights the server has: its prompts and budgets are used.
+        directory of an exported system whose weights the server has: its prompts and budgets are used. `tools` are
+        functions, `module:function`, and `mcp` commands that start MCP servers: agents may call them, besides those
+        that a run was trained with.
         """
         name = str(source)
-        directory, step = split_step(name)
-        trained = True
         async with AsyncExitStack() as stack:
-            policies: Mapping[Role, Policy] | Mapping[Role, ChatModel]
             if base_url is not None:
-                trained = settings is not None
-                config = _settings(overrides) if settings is None else read_system(settings).apply(_settings(overrides))
-                policies = await _served(stack, config, name, designer or name, base_url, api_key_env)
-            elif (directory / "run.json").is_file():
-                if designer is not None:
-                    raise MetaAgentXError("a run has its own Designer: leave out the designer, or give a model")
-                run = Run.open(directory)
-                config = load_run_recipe(run, overrides).config
-                checkpoint = run.checkpoint_at(checkpoint_step(run, step))
-                policies = await trained_policies(config, run.directory, checkpoint)
-            elif (directory / FILE).is_file():
-                saved = read_system(directory)
-                config = saved.apply(_settings(overrides))
-                paths = {role: directory / saved.roles[role] for role in Role}
-                policies = _local(config, paths[Role.EXECUTOR], Path(designer) if designer else paths[Role.DESIGNER])
+                found = served_model(stack, name, designer, base_url, api_key_env, settings, overrides)
             else:
-                trained = False
-                config = _settings(overrides)
-                policies = _local(config, Path(name), None if designer is None else Path(designer))
+                found = local_source(name, designer, overrides)
+            config = offer_tools(found.config, tools, mcp)
+            # Before a model is loaded: a mistake in a tool shows at once.
+            box = await stack.enter_async_context(ToolBox.open(config.tools)) if config.tools.offered else None
+            policies = await found.load()
             sandbox = await stack.enter_async_context(Sandbox(max_runs=config.rollout.in_flight + 64))
             samplers = evaluation_samplers(build_samplers(config, policies), config.evaluation)
-            yield cls(name, config, samplers, sandbox, manual=not trained if manual is None else manual)
+            yield cls(
+                name, config, samplers, sandbox, manual=not found.trained if manual is None else manual, tools=box
+            )
 
     async def design(self, question: str, on_event: OnEvent | None = None, design: int = 0, attempt: int = 0) -> Design:
         """Return a design for a question, without executing it."""
-        watch = on_event or _ignore
+        watch = on_event or ignore
         sampler = self._watched(Role.DESIGNER, design, attempt, watch)
         options = self._options
         seed = seed_of(self._seed, "solve", question, design, attempt)
-        written = await write_script(_task(question), sampler, seed, options.rollout, options.prompts, options.manual)
+        specs = () if self._tools is None else self._tools.specs
+        written = await write_script(
+            _task(question), sampler, seed, options.rollout, options.prompts, options.manual, specs
+        )
         watch(DesignReady(design, attempt, written.script, written.fault))
         return written
 
     async def run(self, script: str, question: str, on_event: OnEvent | None = None, design: int = 0) -> Execution:
         """Run a script on a question in the sandbox. It is not graded."""
-        sampler = self._watched(Role.EXECUTOR, design, 0, on_event or _ignore)
+        sampler = self._watched(Role.EXECUTOR, design, 0, on_event or ignore)
         path = (self._seed, "solve", question, design)
         options, sandbox = self._options, self._sandbox
         async with self._in_flight:
             return await run_script(
-                script, _task(question), sampler, sandbox, options.rollout, path, options.prompts.agent_instruction
+                script,
+                _task(question),
+                sampler,
+                sandbox,
+                options.rollout,
+                path,
+                options.prompts.agent_instruction,
+                self._tools,
             )
 
     async def solve(
@@ -261,18 +223,7 @@ class System:
         return design
 
     def _watched(self, role: Role, design: int, attempt: int, on_event: OnEvent) -> RoleSampler:
-        plain = self._samplers[role]
-        return _WatchedSampler(
-            role,
-            plain.policy,
-            plain.max_tokens,
-            plain.temperature,
-            plain.attempt_seconds,
-            plain.retries,
-            design=design,
-            attempt=attempt,
-            on_event=on_event,
-        )
+        return WatchedSampler.watching(self._samplers[role], design, attempt, on_event)
 
 
 def solve(question: str, source: str | Path, *, designs: int = 1, attempts: int = 3, **options: Any) -> Result:
@@ -287,44 +238,8 @@ def solve(question: str, source: str | Path, *, designs: int = 1, attempts: int 
         return thread.submit(asyncio.run, work()).result()
 
 
-def split_step(source: str) -> tuple[Path, str]:
-    """Return directory and checkpoint of `RUN@STEP`; without a step the best one is meant."""
-    directory, at, step = source.rpartition("@")
-    return (Path(directory), step) if at and not Path(source).exists() else (Path(source), "best")
-
-
-def _ignore(event: Event) -> None:
-    """Watch nothing."""
-
-
 def _task(question: str) -> Task:
     return Task("question", "math", question, MathGold(()), "solve", "")
-
-
-def _settings(overrides: Sequence[str]) -> Config:
-    return load_config(None, [*_NO_RECIPE, *overrides], require_peers=False)
-
-
-def _local(config: Config, path: Path, designer: Path | None) -> Mapping[Role, Policy]:
-    for each in (path, designer):
-        if each is not None and not has_both_roles(each):
-            check_model(each)
-    policies = policies_at(config, path)
-    if designer is None or designer == path:
-        return policies
-    return {Role.DESIGNER: policies_at(config, designer)[Role.DESIGNER], Role.EXECUTOR: policies[Role.EXECUTOR]}
-
-
-async def _served(
-    stack: AsyncExitStack, config: Config, executor: str, designer: str, base_url: str, key_env: str | None
-) -> dict[Role, ChatModel]:
-    seconds = config.rollout.attempt_seconds
-    models: dict[str, ChatModel] = {}
-    for name in dict.fromkeys((designer, executor)):
-        model = OpenAIChatModel.from_options(name, base_url, key_env, None, retry_seconds=seconds / 2)
-        models[name] = await stack.enter_async_context(model)
-        await model.check(seconds)
-    return {Role.DESIGNER: models[designer], Role.EXECUTOR: models[executor]}
 
 
 def _answer_of(design: Design) -> str:

@@ -3,7 +3,8 @@
 The signature becomes the JSON schema, the docstring the description. Arguments are read strictly: "3" is not a number.
 An `async` function is awaited on the host's event loop, so it must not block. Any other function runs in a thread of
 its own. A thread cannot be killed: after the deadline the agent is told so and the thread is left to itself. It is a
-daemon, so it does not keep the program from exiting; at most `MAX_THREADS` of them exist at a time.
+daemon, so it does not keep the program from exiting. Each function has at most `MAX_THREADS` of them; a call that finds
+all taken waits for one, within its deadline. So a function that hangs on some arguments can disable no other.
 """
 
 import asyncio
@@ -25,10 +26,9 @@ from ..types import JSON
 from .spec import BadArguments, ToolResult, ToolServerGone, ToolSpec, parse_arguments
 
 MAX_THREADS = 256
-"""How many calls of plain functions may run at the same time, in the whole process."""
+"""How many calls of a plain function may run at the same time."""
 _SHOWN_CHARACTERS = 300
 _VALUES = ("default", "const", "enum", "examples")
-_live_threads = threading.BoundedSemaphore(MAX_THREADS)
 
 
 class FunctionTool:
@@ -37,6 +37,7 @@ class FunctionTool:
     def __init__(self, address: str) -> None:
         """Import the function and describe it; raise MetaAgentXError if either is not possible."""
         self._function = _load(address)
+        self._threads = asyncio.Semaphore(MAX_THREADS)
         self._arguments, self._names = _argument_model(address, self._function)
         schema = _without_titles(self._arguments.model_json_schema(by_alias=True))
         description = inspect.cleandoc(self._function.__doc__ or "")
@@ -51,21 +52,59 @@ class FunctionTool:
     async def call(self, arguments: str, seconds: float) -> ToolResult:
         """Run the function for at most so long."""
         values = self._parse(arguments)
-        if inspect.iscoroutinefunction(self._function):
-            running: asyncio.Future[object] = asyncio.ensure_future(_guard(self._function, values))
-        else:
-            running = _start_thread(self._function, values)
+        work = _guard if inspect.iscoroutinefunction(self._function) else self._run_in_thread
+        running = asyncio.ensure_future(work(self._function, values))
         # Not asyncio.timeout: a function that ignores its cancellation would be waited for.
         try:
             await asyncio.wait({running}, timeout=seconds)
         finally:
             timed_out = not running.done()
-            running.cancel()
+            if timed_out:
+                running.cancel()
+                running.add_done_callback(_forget)
         if timed_out:
             return ToolResult(f"Error: {self.spec.name} was not done after {seconds:g} s.", failed=True)
-        if (error := running.exception()) is not None:
+        if running.cancelled():  # by the function itself
+            return ToolResult(f"Error: {self.spec.name} was canceled.", failed=True)
+        if isinstance(error := running.exception(), ToolServerGone):
+            raise error
+        if error is not None:
             return ToolResult(f"Error: {_describe(error)}", failed=True)
         return ToolResult(_as_text(running.result()))
+
+    async def _run_in_thread(self, function: Callable[..., Any], values: Mapping[str, Any]) -> object:
+        """Run a function in a new daemon thread and return its result."""
+        await self._threads.acquire()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[object] = loop.create_future()
+
+        def finish(result: object, error: BaseException | None) -> None:
+            self._threads.release()
+            if future.done():
+                return
+            if error is None:
+                future.set_result(result)
+            else:
+                future.set_exception(_as_settable(error))
+
+        def work() -> None:
+            result: object = None
+            failure: BaseException | None = None
+            try:
+                result = function(**values)
+            except BaseException as error:  # noqa: BLE001  also SystemExit is only a failure of the tool
+                failure = error
+            try:
+                loop.call_soon_threadsafe(finish, result, failure)
+            except RuntimeError:
+                pass  # the loop is closed: nobody waits any more
+
+        try:
+            threading.Thread(target=work, daemon=True, name=f"tool {self.spec.name}").start()
+        except RuntimeError as error:
+            self._threads.release()
+            raise ToolServerGone(f"no thread for {self.spec.name}: {error}") from error
+        return await future
 
     def _parse(self, arguments: str) -> dict[str, Any]:
         """Return the arguments by name, converted to the types of the signature."""
@@ -86,41 +125,16 @@ async def _guard(function: Callable[..., Any], values: Mapping[str, Any]) -> obj
         raise RuntimeError(f"the tool raised {type(error).__name__}") from error
 
 
-def _start_thread(function: Callable[..., Any], values: Mapping[str, Any]) -> "asyncio.Future[object]":
-    """Run a function in a new daemon thread; the future gets its result."""
-    if not _live_threads.acquire(blocking=False):
-        raise ToolServerGone(f"{MAX_THREADS} calls of functions still run, most of them after their deadline")
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[object] = loop.create_future()
+def _as_settable(error: BaseException) -> Exception:
+    """Return an exception that a future can have."""
+    plain = isinstance(error, Exception) and not isinstance(error, StopIteration | asyncio.CancelledError)
+    return error if plain else RuntimeError(_describe(error))  # type: ignore[return-value]
 
-    def finish(result: object, error: BaseException | None) -> None:
-        if future.done():
-            return
-        if error is None:
-            future.set_result(result)
-        else:
-            future.set_exception(error if isinstance(error, Exception) else RuntimeError(_describe(error)))
 
-    def work() -> None:
-        result: object = None
-        failure: BaseException | None = None
-        try:
-            result = function(**values)
-        except BaseException as error:  # noqa: BLE001  also SystemExit is only a failure of the tool
-            failure = error
-        finally:
-            _live_threads.release()
-        try:
-            loop.call_soon_threadsafe(finish, result, failure)
-        except RuntimeError:
-            pass  # the loop is closed: nobody waits any more
-
-    try:
-        threading.Thread(target=work, daemon=True, name=f"tool {function.__name__}").start()
-    except RuntimeError as error:
-        _live_threads.release()
-        raise ToolServerGone(f"no thread for {function.__name__}: {error}") from error
-    return future
+def _forget(running: "asyncio.Future[object]") -> None:
+    """Take the outcome of a call that nobody waits for any more."""
+    if not running.cancelled():
+        running.exception()
 
 
 def _as_text(value: object) -> str:

@@ -3,6 +3,10 @@
 One task of ours owns each server: the context managers of the SDK must be entered and left in the same task. A server
 that ended is started again with the next call; callers at the same time share that start. What a server offers is read
 once, when it is first started, so that prompts do not change within a run.
+
+A server that ends during a call is started again, and the call is repeated while no other is under way. If the server
+ends once more, its arguments may be the cause: the agent reads that the call failed. So no arguments can bring about
+an infrastructure fault, and none of one agent can spoil the calls of others. A server that cannot be started is one.
 """
 
 import asyncio
@@ -11,12 +15,14 @@ import os
 import shlex
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from ..errors import MetaAgentXError
 from ..types import JSON
 from .spec import BadArguments, ToolResult, ToolServerGone, ToolSpec, parse_arguments
+from .stdio import server_streams
 
 if TYPE_CHECKING:
     from mcp import ClientSession
@@ -25,6 +31,8 @@ if TYPE_CHECKING:
 START_SECONDS = 30.0
 """How long a server may take until it has listed its tools."""
 _STOP_SECONDS = 10.0
+_PING_SECONDS = 5.0
+"""A server that is silent for this long after a call that timed out hangs as a whole, and is started again."""
 _MAX_PAGES = 100
 _SHOWN_CHARACTERS = 300
 _STDERR_BYTES = 1 << 20
@@ -59,14 +67,15 @@ class McpServer:
         self._session: ClientSession | None = None
         self._owner: asyncio.Task[None] | None = None
         self._stop = asyncio.Event()
-        self._starting = asyncio.Lock()
+        self._starting: asyncio.Task[list[Tool]] | None = None
+        self._closed = False
+        self.calls = SharedOrAlone()
         self._stderr = cast(TextIO, tempfile.TemporaryFile("a+", errors="replace"))  # noqa: SIM115
 
     async def open(self) -> None:
         """Start the server and read what it offers; raise MetaAgentXError if that fails."""
         try:
-            listed = await self._start()
-            self.tools = [McpTool(self, tool) for tool in listed]
+            self.tools = [McpTool(self, tool) for tool in await self._started()]
         except ToolServerGone as error:
             raise MetaAgentXError(
                 f"tools.mcp: {error}: run the command by itself to see why, it should wait for input"
@@ -74,22 +83,37 @@ class McpServer:
 
     async def session(self) -> "ClientSession":
         """Return the connection, after starting the server again if it has ended."""
-        async with self._starting:
-            if self._session is None:
-                await self._start()
-            assert self._session is not None
-            return self._session
+        while self._session is None:
+            if self._closed:
+                raise ToolServerGone(f"the server {self.command!r} was closed")
+            await self._started()
+        return self._session
 
     def lose(self, session: "ClientSession") -> None:
-        """Note that a connection is closed. A newer one stays."""
+        """Note that a connection is of no use any more. A newer one stays."""
         if self._session is session:
             self._session = None
 
     async def close(self) -> None:
         """End the server."""
-        async with self._starting:
-            await self._end_owner()
+        self._closed = True
+        if self._starting is not None:
+            self._starting.cancel()
+            await asyncio.wait({self._starting})
+        await self._end_owner()
         self._stderr.close()
+
+    async def _started(self) -> "list[Tool]":
+        """Start the server; callers at the same time share the start, and its failure."""
+        if self._starting is None:
+            self._starting = asyncio.create_task(self._start())
+            self._starting.add_done_callback(self._end_start)
+        return await asyncio.shield(self._starting)  # a caller that is canceled must not stop it for the others
+
+    def _end_start(self, starting: "asyncio.Task[list[Tool]]") -> None:
+        self._starting = None
+        if not starting.cancelled():
+            starting.exception()  # it has been seen, even if no caller waits any more
 
     async def _start(self) -> "list[Tool]":
         await self._end_owner()
@@ -103,17 +127,18 @@ class McpServer:
             self._session, tools = ready.result()
             return tools
         reason = self._reason() if done else f"it has not listed its tools after {START_SECONDS:g} s"
+        self._owner.cancel()  # it does not wait for the word to stop yet
         await self._end_owner()
         raise ToolServerGone(f"the server {self.command!r} did not start ({reason})")
 
     async def _own(self, ready: "asyncio.Future[tuple[ClientSession, list[Tool]]]", stop: asyncio.Event) -> None:
         """Hold the connection from start to end, in one task."""
-        from mcp import ClientSession, StdioServerParameters, stdio_client
+        from mcp import ClientSession
 
-        # The server is the operator's: it gets the environment as a command of theirs would.
-        parameters = StdioServerParameters(command=self._words[0], args=self._words[1:], env=dict(os.environ))
         logging.getLogger("mcp").addHandler(logging.NullHandler())  # or its tracebacks go to the terminal
-        async with stdio_client(parameters, self._stderr) as streams, ClientSession(*streams) as session:
+        # The server is the operator's: it gets the environment as a command of theirs would.
+        streams = server_streams(self._words, os.environ, self._stderr)
+        async with streams as (incoming, outgoing), ClientSession(incoming, outgoing) as session:
             await session.initialize()
             tools = await _list_tools(session)
             if not ready.done():
@@ -195,28 +220,64 @@ class McpTool:
         self._parse(arguments)
 
     async def call(self, arguments: str, seconds: float) -> ToolResult:
-        """Send the call to the server; raise ToolServerGone if it has ended and cannot be started, or ends now."""
-        from mcp import MCPError
-        from mcp.types import CONNECTION_CLOSED, REQUEST_TIMEOUT
+        """Send the call to the server; raise ToolServerGone if it cannot be started."""
+        values = dict(self._parse(arguments))
+        async with self._server.calls.shared():
+            result = await self._send(values, seconds)
+        if result is None:
+            await self._server.session()  # callers at the same time share the start, also one that fails
+            async with self._server.calls.alone():
+                result = await self._send(values, seconds)
+        return result or ToolResult(f"Error: {self.spec.name} ended its server, twice.", failed=True)
 
-        values = self._parse(arguments)
-        name = self.spec.name
+    async def _send(self, values: dict[str, JSON], seconds: float) -> ToolResult | None:
+        """Send the call once; return None if the server ended meanwhile."""
         session = await self._server.session()
+        name = self.spec.name
+        # The timeout of the SDK begins when the server has read the request, which it may never do.
+        sending = asyncio.create_task(session.call_tool(name, values))
         try:
-            result = await session.call_tool(name, dict(values), read_timeout_seconds=seconds)
-        except MCPError as error:
-            if error.code == REQUEST_TIMEOUT:
+            await asyncio.wait({sending}, timeout=seconds)
+            if not sending.done():
+                sending.cancel()
+                await self._check_alive(session)
                 return ToolResult(f"Error: {name} was not done after {seconds:g} s.", failed=True)
-            if error.code == CONNECTION_CLOSED:
-                self._server.lose(session)
-                raise ToolServerGone(f"the server {self._server.command!r} ended during a call of {name}") from None
+            return await self._read(sending, session)
+        finally:
+            sending.cancel()
+            self._server.shorten_stderr()
+
+    async def _read(self, sending: "asyncio.Task[CallToolResult]", session: "ClientSession") -> ToolResult | None:
+        from mcp import MCPError
+        from mcp.types import CONNECTION_CLOSED
+
+        try:
+            result = sending.result()
+        except MCPError as error:
+            # Some servers use this code for errors of their own.
+            if error.code == CONNECTION_CLOSED and not await self._check_alive(session):
+                return None
             return ToolResult(f"Error: {error.message}", failed=True)
         except Exception as error:  # noqa: BLE001  a reply that is not what the protocol says is a failure of the tool
             return ToolResult(f"Error: {type(error).__name__}: {error}", failed=True)
-        finally:
-            self._server.shorten_stderr()
         text = _content_text(result)
         return ToolResult(f"Error: {text}", failed=True) if result.is_error else ToolResult(text)
+
+    async def _check_alive(self, session: "ClientSession") -> bool:
+        """Return whether the server answers; let it be started again if not: the next call would not be done either."""
+        from mcp import MCPError
+        from mcp.types import CONNECTION_CLOSED
+
+        ping = asyncio.create_task(session.send_ping())
+        try:
+            await asyncio.wait({ping}, timeout=_PING_SECONDS)
+            error = ping.exception() if ping.done() else TimeoutError()
+        finally:
+            ping.cancel()
+        alive = error is None or (isinstance(error, MCPError) and error.code != CONNECTION_CLOSED)
+        if not alive:
+            self._server.lose(session)
+        return alive
 
     def _parse(self, arguments: str) -> Mapping[str, JSON]:
         from jsonschema.exceptions import best_match
@@ -231,6 +292,36 @@ class McpTool:
             path = ".".join(map(str, error.absolute_path))
             raise BadArguments(f"{path + ': ' if path else ''}{error.message}"[:_SHOWN_CHARACTERS])
         return values
+
+
+class SharedOrAlone:
+    """Lets calls run side by side, or one of them alone. A call that waits to be alone holds back those after it."""
+
+    def __init__(self) -> None:
+        self._running = 0
+        self._door = asyncio.Lock()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @asynccontextmanager
+    async def shared(self) -> AsyncIterator[None]:
+        """Wait until no call is alone, or waits to be."""
+        async with self._door:
+            self._running += 1
+            self._idle.clear()
+        try:
+            yield
+        finally:
+            self._running -= 1
+            if not self._running:
+                self._idle.set()
+
+    @asynccontextmanager
+    async def alone(self) -> AsyncIterator[None]:
+        """Wait until no other call is under way; others wait for the end of this one."""
+        async with self._door:
+            await self._idle.wait()
+            yield
 
 
 def _content_text(result: "CallToolResult") -> str:
