@@ -21,6 +21,7 @@ from tests.rollout_helpers import RIGHT, SINGLE, design
 
 QUESTION = "How many squares are there on a 3 by 3 board?"
 ONE: Any = [{"role": "user", "content": QUESTION}]
+BODY: Any = {"model": "m", "messages": ONE}
 
 
 class Model:

@@ -18,9 +18,7 @@ import pytest
 from metaagentx.runs.trees import read_rollouts
 from tests.commands import command
 from tests.rollout_helpers import RIGHT, VOTE
-from tests.serve.serving import ONE, QUESTION, Model, Serve, served, wait_until
-
-BODY = {"model": "m", "messages": ONE}
+from tests.serve.serving import BODY, ONE, QUESTION, Model, Serve, served, wait_until
 
 
 @pytest.fixture(scope="module")

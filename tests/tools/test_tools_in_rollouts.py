@@ -425,7 +425,8 @@ def test_nothing_of_the_host_enters_the_sandbox_with_tools(
     script = HEAD + (
         "import os, gc, __main__\n"
         "seen = repr((dict(os.environ), __main__.__tools__, gc.get_objects()))\n"
-        "print(*(''.join(reversed(word)) in seen for word in ('terc3s', 'sloot_nwo')), 'Returns what it was given' in seen)\n"
+        "words = [''.join(reversed(word)) for word in ('terc3s', 'sloot_nwo')]\n"
+        "print(*(word in seen for word in [*words, 'Returns what it was given']))\n"
         "for number in range(3, 64):\n"
         "    try:\n        os.fstat(number)\n        print('descriptor', number)\n    except OSError:\n        pass\n"
         'workflow.add_node(AgentNode("Solver", "Solve."))' + RUN
