@@ -103,22 +103,29 @@ def test_serve_offers_them_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "message"),
+    ("options", "message"),
     [
-        (["--tool", "nonsense"], "expected module:function"),
-        (["--tool", "tests.tools.own_tools:untyped"], "has no type hint"),
-        (["--mcp", "no-such-program"], "there is no program 'no-such-program'"),
-        (["--mcp", f"{sys.executable} -c 'raise SystemExit(\"no license\")'"], "did not start (no license)"),
-        (["--tool", ADD, "--set", "rollout.execution_seconds=60"], "tools.seconds = 30 is more than a quarter"),
-        (
-            ["--tool", ADD, "--tool", "tests.tools.own_tools:add", "--mcp", MCP, "--mcp", MCP + " again"],
-            "two tools have",
-        ),
+        ({"tools": ["nonsense"]}, "expected module:function"),
+        ({"tools": ["tests.tools.own_tools:untyped"]}, "has no type hint"),
+        ({"mcp": [f"{sys.executable} -c 'raise SystemExit(\"no license\")'"]}, r"did not start \(no license\)"),
+        ({"tools": [ADD], "overrides": ["rollout.execution_seconds=60"]}, "tools.seconds = 30 is more than a quarter"),
+        ({"mcp": [MCP, MCP + " again"]}, "two tools have the name 'calculate'"),
     ],
 )
-def test_a_mistake_is_one_line_before_a_model_is_asked(option: list[str], message: str) -> None:
-    done = command("solve", QUESTION, "--base-url", "http://127.0.0.1:9/v1", "--model", "m", *option)
-    assert done.returncode == 2 and message in done.stderr, done.stderr
+def test_a_mistake_is_found_before_a_model_is_asked(options: dict[str, Any], message: str) -> None:
+    async def work() -> None:
+        async with System.open("m", base_url="http://127.0.0.1:9/v1", **options):
+            raise AssertionError("it was opened")
+
+    with pytest.raises(MetaAgentXError, match=message) as error:
+        asyncio.run(work())
+    assert "\n" not in str(error.value)
+
+
+def test_a_mistake_is_one_line_in_the_shell() -> None:
+    words = ("--base-url", "http://127.0.0.1:9/v1", "--model", "m", "--mcp", "no-such-program")
+    done = command("solve", QUESTION, *words)
+    assert done.returncode == 2 and "there is no program 'no-such-program'" in done.stderr
     assert len(done.stderr.splitlines()) == 1 and done.stdout == ""
 
 
