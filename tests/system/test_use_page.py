@@ -60,6 +60,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, mother: Mother) -> Path:
     return place
 
 
+@pytest.mark.slow
 def test_every_command_of_the_page_runs(place: Path, server: Server, mother: Mother) -> None:
     """In the order of the page: some use what an earlier one wrote."""
     commands = [line for line in SHELL if not line.startswith("metaagentx serve")]
@@ -87,6 +88,7 @@ def test_every_command_of_the_page_runs(place: Path, server: Server, mother: Mot
     assert (place / "exported" / "system.json").is_file() and (place / "runs" / "answers" / "run.json").is_file()
 
 
+@pytest.mark.slow
 def test_the_snippets_in_python_run(place: Path) -> None:
     snippets = [text for text in PYTHON if "quickstart/run" in text]
     assert len(snippets) == 2

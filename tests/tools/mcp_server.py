@@ -8,6 +8,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+if marker := os.environ.get("TEST_SERVER_STARTS"):  # so that a test can count starts, or forbid them
+    with Path(marker).open("a") as file:
+        file.write(f"{os.getpid()}\n")
+    if Path(f"{marker}.forbidden").exists():
+        sys.exit("the license has expired")
+
 from mcp.server import MCPServer
 
 server = MCPServer("tests")
@@ -78,9 +84,4 @@ def repeat(text: str, times: int) -> str:
 
 
 if __name__ == "__main__":
-    if marker := os.environ.get("TEST_SERVER_STARTS"):  # so that a test can count starts, or forbid them
-        with Path(marker).open("a") as file:
-            file.write(f"{os.getpid()}\n")
-        if Path(f"{marker}.forbidden").exists():
-            sys.exit("the license has expired")
     server.run()

@@ -74,7 +74,7 @@ class RolloutConfig(Section):
     execution_seconds: Positive = 600.0
     """Wall-clock limit of an execution, including waiting and retries. A script that exceeds it is at fault, unless one
     model call, or waiting for the CPU, took a quarter of it: then it is an infrastructure fault. Calls that a script
-    makes at the same time share their time."""
+    makes at the same time share their time; waiting for tools is the script's own."""
     cpu_seconds: Positive = 10.0
     """CPU time limit of a script. The programs that it runs have the same limit together."""
     in_flight: Batch = 128
