@@ -56,6 +56,7 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         for step in range(2):
             made.write_step(step, {"reward/executor": 0.5, "solved": 0.5}, [])
     (tmp_path / "runs" / "mine").symlink_to("tiny")
+    (tmp_path / "runs" / "answers").symlink_to("tiny")
     (design,) = [block[2] for block in BLOCK.finditer(README) if block[2].startswith("from workflow import")]
     (tmp_path / "design.py").write_text(design)
     monkeypatch.chdir(tmp_path)
@@ -80,6 +81,8 @@ def test_commands_in_the_documentation_are_accepted(
         words = shlex.split(line, comments=True)
         while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
             del words[0]
+        for redirection in (">", "<"):
+            words = words[: words.index(redirection)] if redirection in words else words
         if words:
             accept(words)
 
@@ -126,6 +129,11 @@ def test_commands_within_sentences_are_accepted_too() -> None:
             "coldstart",
             "sft",
             "grade",
+            "solve",
+            "design",
+            "run",
+            "serve",
+            "export",
         ):  # only its name
             parse(words)
 

@@ -3,7 +3,7 @@
 The backend may serve calls one after the other, or all of them together and each more slowly. In both cases a script
 that makes many calls at once waits long for each of them, on a backend that is not slow. What it cannot cause is that
 the time of a few calls, divided by their number, is long: one of them, made by itself, would take as long. `Evidence`
-measures that. `Turns` lets a call that timed out beside others try again by itself.
+measures that. `Turns` lets a call that timed out beside others be made again by itself.
 """
 
 import asyncio
@@ -51,10 +51,11 @@ def _longest_share(spans: list[tuple[float, float]], start: float, enough: float
 
 
 class Turns:
-    """Lets at most `limit` calls of an execution run at a time."""
+    """Lets at most `limit` calls of an execution run at a time, and notes when they did."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
+        self.evidence = Evidence()
         self._running: set[int] = set()
         self._with_company: set[int] = set()
         self._waiting: list[asyncio.Future[None]] = []
@@ -73,14 +74,25 @@ class Turns:
         self._running.add(number)
         if len(self._running) > 1:
             self._with_company |= self._running
+        self.evidence.start(number)
 
     def leave(self, number: int) -> None:
         """End a turn."""
+        self.evidence.stop(number)
         self._running.discard(number)
         for place in self._waiting[: max(0, self.limit - len(self._running))]:
             if not place.done():
                 place.set_result(None)
 
-    def had_company(self, number: int) -> bool:
-        """Return whether other calls were under way at any time of this turn."""
-        return number in self._with_company
+    async def retry_alone(self, number: int) -> bool:
+        """After a timeout, wait for all other calls of the execution; return False if none were under way beside it.
+
+        A call that is slow because the script makes many at once is not the backend's fault. From now on the execution
+        has one call at a time.
+        """
+        if number not in self._with_company:
+            return False
+        self.leave(number)
+        self.limit = 1
+        await self.enter(number)
+        return True

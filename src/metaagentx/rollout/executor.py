@@ -13,6 +13,7 @@ import asyncio
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from ..config import RolloutConfig
@@ -35,7 +36,8 @@ from ..workflow.inputs import CALLS_INPUT, INSTRUCTION_INPUT, LENIENT_INPUT, TOO
 from ..workflow.protocol import INSTRUCTION
 from ..workflow.structure import MAX_REPORTS, TOO_LARGE, Structure, join_structures, parse_structure
 from ..workflow.tools import describe_offered
-from .evidence import Evidence, Turns
+from .evidence import Turns
+from .model_call import parse_model_call
 from .sampling import Chat, RoleSampler, SamplingFailed, seed_of
 
 _ASKS_PER_CALL = 4
@@ -141,7 +143,6 @@ class _Asks:
         self._asked = 0
         self._tokens = 0
         self._sampling: dict[int, asyncio.Task[Call | Fault]] = {}
-        self._evidence = Evidence()
         self._turns = Turns(_CONCURRENT_CALLS)
         self._programs: list[tuple[str, str, str]] = []
         self._reports: dict[int, Structure | None] = {}
@@ -164,7 +165,7 @@ class _Asks:
         """Return the reply to one ask of the script."""
         if self._tools is not None and isinstance(body, dict) and body.get("kind") == "tool":
             return await self._reply_to_tool(body, self._tools)
-        model_call = _parse_ask(body)
+        model_call = parse_model_call(body)
         if model_call is None:
             return {
                 "error": "a model call has an agent and messages, each with a role and a content: a system message or "
@@ -243,14 +244,10 @@ class _Asks:
         earlier = self.calls()
         try:
             await self._turns.enter(number)
-            self._evidence.start(number)
             try:
-                seed = seed_of(*self._seed_path, number)
-                reply = await self._sampler.call(
-                    agent, messages, seed, earlier, on_timeout=lambda: self._retry_alone(number)
-                )
+                seed, retry_alone = seed_of(*self._seed_path, number), partial(self._turns.retry_alone, number)
+                reply = await self._sampler.call(agent, messages, seed, earlier, on_timeout=retry_alone)
             finally:
-                self._evidence.stop(number)
                 self._turns.leave(number)
             reply.instruction = "" if self.instruction == INSTRUCTION else self.instruction
         except ContextOverflow as error:
@@ -260,21 +257,6 @@ class _Asks:
         self.replies[number] = reply
         self._tokens += 0 if isinstance(reply, Fault) else reply.tokens
         return reply
-
-    async def _retry_alone(self, number: int) -> bool:
-        """After a timeout, wait for all other calls of the execution; return False if there were none beside it.
-
-        A call that is slow because the script makes many at once is not the backend's fault. From now on the execution
-        has one call at a time.
-        """
-        if not self._turns.had_company(number):
-            return False
-        self._evidence.stop(number)
-        self._turns.leave(number)
-        self._turns.limit = 1
-        await self._turns.enter(number)
-        self._evidence.start(number)
-        return True
 
     async def _repeats_replies(self, number: int, messages: Chat) -> bool:
         """Return whether every assistant turn is an earlier reply, word for word."""
@@ -312,7 +294,7 @@ class _Asks:
         out_of_time = verdict is Verdict.WALL and time.perf_counter() >= deadline
         if verdict is Verdict.INFRA or (all(task.done() for task in started) and not out_of_time):
             return None
-        kind = "infra" if self._evidence.shows(self.limits.evidence_seconds) else "wall"
+        kind = "infra" if self._turns.evidence.shows(self.limits.evidence_seconds) else "wall"
         seconds = self.limits.execution_seconds
         return Fault(kind, f"not done after {seconds:g} s, with {len(self.replies)} calls answered")
 
@@ -347,29 +329,6 @@ class _Asks:
 
     def _too_many_tokens(self) -> Fault:
         return Fault("budget", f"more than {self.limits.tokens} tokens")
-
-
-def _parse_ask(body: JSON) -> tuple[str, Chat] | None:
-    if not isinstance(body, dict) or body.get("kind") != "model":
-        return None
-    agent, messages = body.get("agent"), body.get("messages")
-    if not isinstance(agent, str) or not isinstance(messages, list) or not messages:
-        return None
-    chat: list[dict[str, str]] = []
-    for message in messages:
-        if not isinstance(message, dict):
-            return None
-        role, content = message.get("role"), message.get("content")
-        if not isinstance(role, str) or not isinstance(content, str):
-            return None
-        chat.append({"role": role, "content": content})
-    return (agent, tuple(chat)) if _in_turn([message["role"] for message in chat]) else None
-
-
-def _in_turn(roles: list[str]) -> bool:
-    """Return whether every chat template accepts roles in this order: a script must not be able to break one."""
-    turns = roles[1:] if roles[0] == "system" else roles
-    return len(turns) % 2 == 1 and turns[::2] == ["user"] * len(turns[::2]) and set(turns[1::2]) <= {"assistant"}
 
 
 def _build_execution(result: Result, asks: _Asks, question: str, late: Fault | None) -> Execution:
