@@ -14,8 +14,10 @@ from typing import Any
 
 import openai
 import pytest
+import uvicorn
 
 from metaagentx.runs.trees import read_rollouts
+from metaagentx.serve.connection import PatientProtocol
 from tests.commands import command
 from tests.rollout_helpers import RIGHT, VOTE
 from tests.serve.serving import BODY, ONE, QUESTION, Model, Serve, served, wait_until
@@ -346,3 +348,70 @@ def test_a_second_signal_stops_at_once(tmp_path: Path) -> None:
         server.process.send_signal(signal.SIGTERM)
         assert under_way.result()[0] == 503
         assert server.process.wait(5) == 0
+
+
+def test_connections_without_a_request_are_closed_and_others_are_not() -> None:
+    """Silent ones, one that drips a head, one that drips a second head, and one that waits for its answer."""
+
+    class Hasty(PatientProtocol):
+        LOOK_SECONDS = 0.4
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await asyncio.sleep(2 if scope["path"] == "/slow" else 0)
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    async def until_closed(port: int, head: str, drip: bool) -> tuple[float, bytes]:
+        started = time.monotonic()
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(head.encode())
+        seen = b""
+        while time.monotonic() - started < 6:
+            try:
+                async with asyncio.timeout(0.1):
+                    data = await reader.read(100)
+                seen += data
+                if not data:
+                    break
+            except TimeoutError:
+                if drip:
+                    writer.write(b"x")
+            except ConnectionError:
+                break
+        writer.close()
+        return time.monotonic() - started, seen
+
+    async def work() -> list[tuple[float, bytes]]:
+        config = uvicorn.Config(app, http=Hasty, ws="none", lifespan="off", log_config=None, timeout_keep_alive=30)
+        server = uvicorn.Server(config)
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            serving = asyncio.create_task(server.serve([listener]))
+            port = listener.getsockname()[1]
+            get = "GET {} HTTP/1.1\r\nHost: localhost\r\n\r\n"
+            heads = [("", False), ("GET / HTTP/1.1\r\nX: ", True), (get.format("/") + "GET /", True)]
+            found = await asyncio.gather(
+                *(until_closed(port, *head) for head in [*heads, (get.format("/slow"), False)])
+            )
+            server.should_exit = True
+            await serving
+            return list(found)
+
+    silent, drips, drips_again, slow = asyncio.run(work())
+    assert all(seconds < 2 for seconds, _ in (silent, drips, drips_again))
+    assert drips_again[1].endswith(b"ok") and slow[1].endswith(b"ok") and slow[0] > 2
+
+
+def test_a_client_that_does_not_read_holds_no_place_beyond_its_deadline(tmp_path: Path) -> None:
+    model = Model(agent=RIGHT + "x" * 30_000_000)
+    with served(model, tmp_path, "--request-seconds", "4", "--concurrency", "1", "--queue", "0") as server:
+        connection = socket.socket()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(("127.0.0.1", server.port))
+        body = json.dumps({**BODY, "stream": True}).encode()
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
+        connection.sendall(head.encode() + b"Content-Type: application/json\r\n\r\n" + body)
+        wait_until(lambda: server.metric("requests_in_flight") == 1)
+        wait_until(lambda: server.metric("requests_in_flight") == 0, 30)
+        model.agent = RIGHT
+        assert server.ask(BODY)[0] == 200
+        connection.close()

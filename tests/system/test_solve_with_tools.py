@@ -16,7 +16,7 @@ from metaagentx.system.events import Event, ToolOutput
 from tests.chat_server import Reply, Server, said, serving
 from tests.commands import command
 from tests.rollout_helpers import HEAD, RIGHT, RUN, SINGLE, design
-from tests.serve.serving import BODY, Model, served
+from tests.serve.serving import BODY, Model, served, wait_until
 
 QUESTION = "How many squares are there on a 3 by 3 board?"
 MCP = f"{sys.executable} -m tests.tools.mcp_server"
@@ -100,6 +100,8 @@ def test_serve_offers_them_too(tmp_path: Path) -> None:
         children = len(started.children())
         assert [started.ask(BODY)[0] for _ in range(3)] == [200] * 3
         assert len(started.children()) <= children + 1
+        left = started.children()
+    wait_until(lambda: not any(Path(f"/proc/{process}").exists() for process in left))
 
 
 @pytest.mark.parametrize(

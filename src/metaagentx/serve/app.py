@@ -4,7 +4,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import Awaitable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +30,7 @@ from .replies import Chunks, completion, event
 from .saving import TreeStore
 
 _LEFT = 499
+_FAREWELL_SECONDS = 5.0
 _PROBES = ("/healthz", "/metrics")
 _ENTRY = "metaagentx.entry"
 
@@ -244,10 +245,12 @@ class Reply:
         if self._complete:
             return
         self._complete = True
-        if self.started:
-            await self._send({"type": "http.response.body", "body": event(error.to_json()), "more_body": False})
-        else:
-            await error.response()(self._scope, self._receive, self._send)
+        with suppress(TimeoutError):  # a client that does not read holds no place in the queue
+            async with asyncio.timeout(_FAREWELL_SECONDS):
+                if self.started:
+                    await self._send({"type": "http.response.body", "body": event(error.to_json()), "more_body": False})
+                else:
+                    await error.response()(self._scope, self._receive, self._send)
 
     async def _stream(self, chat: ChatRequest, chunks: Chunks, slot: AbstractAsyncContextManager[None]) -> Result:
         """Send the work on the question as it is done, and return the result."""

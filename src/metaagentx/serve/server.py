@@ -13,6 +13,7 @@ import uvicorn
 from ..errors import MetaAgentXError
 from ..system import System
 from .app import Service, build_app
+from .connection import PatientProtocol
 from .gate import Gate
 from .log import LOGGER, set_up_logging
 from .options import ServeOptions
@@ -49,7 +50,7 @@ async def serve(system: System, options: ServeOptions, on_start: Callable[[str],
         service = Service(system, options, store)
         config = uvicorn.Config(
             build_app(service),
-            http="h11",
+            http=PatientProtocol,
             ws="none",
             loop="asyncio",
             lifespan="off",
