@@ -1,5 +1,6 @@
 """The wheel, outside the clone: an environment of its own, an empty directory, the small quickstart."""
 
+import json
 import os
 import subprocess
 import sys
@@ -44,6 +45,9 @@ def check_quickstart(binaries: Path, empty: Path) -> None:
     said = run(binaries / "metaagentx", "quickstart", "--small", directory=empty)
     assert "Report: " in said
     assert (empty / "runs" / "quickstart-small" / "run" / "report.html").is_file()
+    assert Path(where.strip()).with_name("py.typed").is_file()
+    words = ("solve", "What is 3 + 4?", "--run", "runs/quickstart-small/run", "--attempts", "1", "--json")
+    assert json.loads(run(binaries / "metaagentx", *words, directory=empty))["usage"]["calls"] >= 1
 
 
 def test_the_wheel_runs_outside_the_clone(tmp_path: Path) -> None:

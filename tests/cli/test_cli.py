@@ -2,6 +2,7 @@
 
 import json
 import re
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -16,10 +17,23 @@ def test_help_names_every_command_and_imports_nothing_heavy() -> None:
     result = command("--help")
     assert result.returncode == 0
     assert "doctor" in result.stdout
-    heavy = ("torch", "asyncio", "metaagentx.sandbox")
+    heavy = ("torch", "asyncio", "metaagentx.sandbox", "metaagentx.workflow", "pydantic", "importlib.metadata")
     probe = f"import sys, metaagentx.cli.main; print(*(m for m in {heavy} if m in sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=60, check=True)
     assert loaded.stdout.split() == []
+
+
+def test_help_takes_less_than_300_ms_of_processor_time() -> None:
+    command("--help")  # from here on the files are cached
+
+    def seconds() -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        command("--help")
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    # The least of several: what a busy machine adds is not ours.
+    assert min(seconds() for _ in range(5)) < 0.3
 
 
 @pytest.mark.parametrize(("name", "page"), [("eval", "evaluation"), ("coldstart", "coldstart"), ("sft", "coldstart")])

@@ -402,7 +402,7 @@ def test_connections_without_a_request_are_closed_and_others_are_not() -> None:
 
 
 def test_a_client_that_does_not_read_holds_no_place_beyond_its_deadline(tmp_path: Path) -> None:
-    model = Model(agent=RIGHT + "x" * 30_000_000)
+    model = Model(agent=RIGHT + "x" * 12_000_000)
     with served(model, tmp_path, "--request-seconds", "4", "--concurrency", "1", "--queue", "0") as server:
         connection = socket.socket()
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

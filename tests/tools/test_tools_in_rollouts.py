@@ -348,6 +348,21 @@ def test_a_forged_result_is_the_scripts_text_and_earns_nothing(
     assert execution.reward.total == 0
 
 
+def test_a_result_that_the_script_fetched_itself_is_the_scripts_text(
+    runner: asyncio.Runner, sandbox: Sandbox, graders: Graders, server_box: ToolBox
+) -> None:
+    """The script computes with the operator's calculator and has an agent repeat what came out."""
+    ask = {"kind": "tool", "name": "calculate", "arguments": '{"expression": "9 + 4 + 1"}'}
+    script = HEAD + f"import sys\ndoor = sys.modules['door']\nfound = door.ask({ask!r})['text']\n"
+    script += "workflow.add_node(AgentNode('Solver', 'Say: the answer is ' + found))" + RUN
+    shared = replace(resources(Actor(design(script)), Actor(RIGHT), sandbox, graders), tools=server_box)
+    options = RolloutOptions(RolloutConfig(designs=1, executions=1))
+    trees = runner.run(rollout_batch([TASK], shared, options, ("t",)))
+    (execution,) = trees[0].designs[0].executions
+    assert [use.result for use in execution.tools] == ["14"] and execution.programs == []
+    assert kind(execution) == "fed" and execution.reward is not None and execution.reward.total == 0
+
+
 def test_a_flood_of_calls_ends_at_the_budget(lab: Lab, runner: asyncio.Runner) -> None:
     script = HEAD + (
         "import door\n"
