@@ -47,7 +47,9 @@ def check_quickstart(binaries: Path, empty: Path) -> None:
     assert (empty / "runs" / "quickstart-small" / "run" / "report.html").is_file()
     assert Path(where.strip()).with_name("py.typed").is_file()
     words = ("solve", "What is 3 + 4?", "--run", "runs/quickstart-small/run", "--attempts", "1", "--json")
-    assert json.loads(run(binaries / "metaagentx", *words, directory=empty))["usage"]["calls"] >= 1
+    asked = subprocess.run([binaries / "metaagentx", *words], cwd=empty, capture_output=True, text=True, check=False)
+    assert asked.returncode in (0, 1), asked.stderr  # after so little training it may have no answer
+    assert json.loads(asked.stdout)["usage"]["calls"] >= 1
 
 
 def test_the_wheel_runs_outside_the_clone(tmp_path: Path) -> None:

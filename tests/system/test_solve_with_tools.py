@@ -11,7 +11,7 @@ import pytest
 
 from metaagentx.errors import MetaAgentXError
 from metaagentx.runs import Run
-from metaagentx.system import System
+from metaagentx.system import System, solve
 from metaagentx.system.events import Event, ToolOutput
 from tests.chat_server import Reply, Server, said, serving
 from tests.commands import command
@@ -87,6 +87,15 @@ def test_python_offers_them_and_events_tell_what_they_returned(server: Server) -
     assert asyncio.run(work()) == "14"
     (output,) = [event for event in events if isinstance(event, ToolOutput)]
     assert (output.agent, output.text) == ("Solver", "Output of add:\n14\n\nOutput of calculate:\n14")
+
+
+def test_a_notebook_can_use_them(server: Server) -> None:
+    """The server of the tools belongs to the event loop of another thread."""
+
+    async def notebook() -> str:
+        return solve(QUESTION, "m", base_url=server.url, tools=[ADD], mcp=[MCP]).answer
+
+    assert asyncio.run(notebook()) == "14"
 
 
 def test_serve_offers_them_too(tmp_path: Path) -> None:
