@@ -11,7 +11,7 @@ import pytest
 
 from metaagentx.errors import MetaAgentXError
 from metaagentx.runs import Run
-from metaagentx.system import System, solve
+from metaagentx.system import Result, System, solve
 from metaagentx.system.events import Event, ToolOutput
 from tests.chat_server import Reply, Server, said, serving
 from tests.commands import command
@@ -80,11 +80,12 @@ def test_design_lists_them_and_run_gives_them_to_a_script(server: Server, tmp_pa
 def test_python_offers_them_and_events_tell_what_they_returned(server: Server) -> None:
     events: list[Event] = []
 
-    async def work() -> str:
+    async def work() -> Result:
         async with System.open("m", base_url=server.url, tools=[ADD], mcp=[MCP]) as system:
-            return (await system.solve(QUESTION, on_event=events.append)).answer
+            return await system.solve(QUESTION, on_event=events.append)
 
-    assert asyncio.run(work()) == "14"
+    result = asyncio.run(work())
+    assert result.answer == "14" and "<td>tool add</td>" in result._repr_html_()
     (output,) = [event for event in events if isinstance(event, ToolOutput)]
     assert (output.agent, output.text) == ("Solver", "Output of add:\n14\n\nOutput of calculate:\n14")
 

@@ -73,8 +73,9 @@ class Result:
         rows = []
         for design in self.rollout.designs:
             for execution in design.executions:
-                for call in execution.calls:
-                    rows.append(f"<tr><td>{html.escape(call.agent)}</td><td>{html.escape(call.text)}</td></tr>")
+                told = [(call.agent, call.text) for call in execution.calls]
+                told += [(f"tool {use.name}", f"{use.arguments}\n{use.result}") for use in execution.tools]
+                rows += [f"<tr><td>{html.escape(who)}</td><td>{html.escape(text)}</td></tr>" for who, text in told]
         usage = f"{self.usage.calls} calls, {self.usage.completion_tokens} tokens, {self.seconds:.1f} s"
         note = f"<p>{html.escape(self.note)}</p>" if self.note else ""
         return (
