@@ -61,7 +61,8 @@ def test_generators_that_compare_text_are_those_with_the_default_scorer(runner: 
     from reasoning_gym.dataset import ProceduralDataset
     from reasoning_gym.factory import DATASETS
 
-    default = {name for name, (dataset, _) in DATASETS.items() if dataset.score_answer is ProceduralDataset.score_answer}
+    scorers = {name: dataset.score_answer for name, (dataset, _) in DATASETS.items()}
+    default = {name for name, scorer in scorers.items() if scorer is ProceduralDataset.score_answer}
     assert default == gym.COMPARES_TEXT
     pool = Graders(workers=2)
     golds = [entry(row) for row in ROWS if row["dataset"] in default]

@@ -24,10 +24,12 @@ def test_a_worker_grades_an_answer_to_a_task_once(runner: asyncio.Runner) -> Non
         async with Graders(workers=2) as pool:
             wrong, other = FinalAnswer.parse(r"so \boxed{13}"), FinalAnswer.parse(r"\boxed{14}")
             half = MathGold(("0.5",))
-            for kind, grade in (
-                ("math", lambda answer: pool.grade_math(answer, half)),
-                ("gym", lambda answer: pool.grade_gym(answer, PRODUCTS)),
-            ):
+
+            async def grade(answer: FinalAnswer) -> Grade:
+                is_math = kind == "math"
+                return await (pool.grade_math(answer, half) if is_math else pool.grade_gym(answer, PRODUCTS))
+
+            for kind in ("math", "gym"):
                 first = await grade(wrong)
                 assert not first.solved and first.reason
                 assert [await grade(wrong) for _ in range(3)] == [first] * 3

@@ -117,7 +117,7 @@ class Graders:
         """Ask a worker, unless one has graded this answer to this task before."""
         grade = self._memo.find(grading, answer)
         if grade is None:
-            request = {"answer": answer, name: dataclasses.asdict(grading)}
+            request: dict[str, JSON] = {"answer": answer, name: dataclasses.asdict(grading)}
             grade, reply = await self._ask(kind, self._jailed[kind], request)
             if not (reply.over_limit or reply.by_host):
                 self._memo.keep(grading, answer, grade)
@@ -136,9 +136,7 @@ class Graders:
         grade, _ = await self._ask(grader.function, self._custom.get(key), request)
         return grade
 
-    async def _ask(
-        self, name: str, group: WorkerGroup | None, request: dict[str, JSON]
-    ) -> tuple[Grade, GraderReply]:
+    async def _ask(self, name: str, group: WorkerGroup | None, request: dict[str, JSON]) -> tuple[Grade, GraderReply]:
         if self._closed or group is None:
             raise GraderUnavailable("the graders are closed")
         try:

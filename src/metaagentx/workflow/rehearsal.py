@@ -29,16 +29,17 @@ workflow = Workflow(name="vote")
 workflow.add_node(EnsembleNode(name="Vote", agents=agents, strategy="majority_vote", consensus_agent=judge))
 """
 _REFLECT = """workflow = Workflow(name="reflect")
-solver, critic = AgentNode(name="Solver", system_prompt="Solve it."), AgentNode(name="Critic", system_prompt="Check it.")
+solver = AgentNode(name="Solver", system_prompt="Solve it.")
+critic = AgentNode(name="Critic", system_prompt="Check it.")
 workflow.add_node(ReflectionNode(name="Reflect", agent=solver, critic_agent=critic, num_iterations=1))
 """
 _PROGRAM: JSON = {"stdout": "42\n", "stderr": "", "returncode": 0, "timed_out": False}
 
+_SCENES: list[tuple[str, list[JSON]]] = [
+    (_TOOL, [{"text": "```python\nprint(6 * 7)\n```", "call": 0}, _PROGRAM, _answer(1, "42")]),
+    (_VOTE, [_answer(number, value) for number, value in enumerate(("1", "2", "3", "42"))]),
+    (_REFLECT, [_answer(number, "42") for number in range(3)]),
+]
 REHEARSAL: list[tuple[str, dict[str, JSON], list[JSON]]] = [
-    (f"{_IMPORTS}{design}{_END}", {"question": "What is 6 times 7?"}, replies)
-    for design, replies in (
-        (_TOOL, [{"text": "```python\nprint(6 * 7)\n```", "call": 0}, _PROGRAM, _answer(1, "42")]),
-        (_VOTE, [_answer(number, value) for number, value in enumerate(("1", "2", "3", "42"))]),
-        (_REFLECT, [_answer(number, "42") for number in range(3)]),
-    )
+    (f"{_IMPORTS}{design}{_END}", {"question": "What is 6 times 7?"}, replies) for design, replies in _SCENES
 ]

@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.jit._fuser import optimized_execution
 
 from ...errors import MetaAgentXError
 from .kv_cache import KVLayout, KVSlots, whole_pages
@@ -119,7 +120,7 @@ class DecodeStep:
             with warnings.catch_warnings():  # that a traced step has one shape is what we want
                 warnings.simplefilter("ignore")
                 self._traced[key] = torch.jit.trace(step, copies, check_trace=False)
-        with torch.jit.optimized_execution(False):  # not fused, so that no bit changes
+        with optimized_execution(False):  # not fused, so that no bit changes
             sampled_2_B: Tensor = self._traced[key](*arguments)
         return sampled_2_B
 
