@@ -1,7 +1,7 @@
 """The RL part of the quickstart: python -m benchmarks.training STUDENT [--json].
 
 STUDENT is the directory of a model after its cold start, such as runs/quickstart/student. The recipe `tiny` is run from
-it in processes of its own, for 4 and for 12 steps, each the best of 3, and the figures are differences between the two,
+it in processes of its own, for 4 and for 12 steps, each the best of 2, and the figures are differences between the two,
 so that loading and the first steps do not count:
 - cpu_ms: processor time (user and system, all processes) for an execution, updates and writing included;
 - executions_per_s: by the wall clock.

@@ -30,7 +30,8 @@ COMPARES_TEXT = frozenset(
     """
 acre aiw arc_1d base_conversion basic_arithmetic bf binary_alternation caesar_cipher count_bits count_primes
 course_schedule gcd isomorphic_strings largest_island lcm leg_counting letter_counting list_functions mahjong_puzzle
-maze modulo_grid number_filtering number_sequence ransom_note rotate_matrix rotten_oranges simple_equations simple_geometry
+maze modulo_grid number_filtering number_sequence ransom_note rotate_matrix rotten_oranges simple_equations
+simple_geometry
 string_manipulation string_splitting string_synthesis syllogism word_sequence_reversal
 """.split()  # noqa: SIM905 - a list of quoted names would fill a page
 )
