@@ -197,6 +197,24 @@ def test_the_deterministic_mode_gives_the_same_bits_in_any_order_of_arrival() ->
         assert [first[n] for n in order] == again
 
 
+def test_a_traced_step_has_the_bits_of_its_operations_one_by_one_also_with_new_weights() -> None:
+    model = model_of("qwen3")
+    asks = [*asks_of([3, 70, 120], temperature=0.7), *asks_of([200], temperature=0)]
+    traced, plain = (Engine(model, deterministic=True, deterministic_rows=4) for _ in range(2))
+    assert isinstance(plain._runner, NativeRunner)
+    plain._runner.traceable = False
+    first = sample_all(traced, asks)
+    assert first == sample_all(plain, asks)
+    assert traced._decode_step._traced and not plain._decode_step._traced
+    with torch.no_grad():
+        for weight in model.module.parameters():
+            weight.mul_(1.1)
+    model.version += 1
+    second = sample_all(traced, asks)
+    assert second == sample_all(plain, asks) != first
+    assert worst_difference(model, asks, second) < 1e-4
+
+
 def test_without_seeds_the_deterministic_mode_repeats_itself_and_samples_differ() -> None:
     asks = [(words(20, 1), SamplingParams(10))] * 4
     runs = [sample_all(Engine(QWEN, deterministic=True), asks) for _ in range(2)]

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from metaagentx.rewards import gym
 from metaagentx.rewards.errors import GraderUnavailable
 from metaagentx.rewards.graders import Graders
+from metaagentx.tasks.gym_library import import_reasoning_gym
 from metaagentx.types import FinalAnswer, Grade, GymEntry
 
 DATA = Path(__file__).parent.parent / "data"
@@ -52,6 +54,22 @@ def grade_all(runner: asyncio.Runner, pool: Graders, work: list[tuple[str, GymEn
 def of(generator: str) -> dict[str, Any]:
     row: dict[str, Any] = next(row for row in ROWS if row["dataset"] == generator)
     return row
+
+
+def test_generators_that_compare_text_are_those_with_the_default_scorer(runner: asyncio.Runner) -> None:
+    import_reasoning_gym()
+    from reasoning_gym.dataset import ProceduralDataset
+    from reasoning_gym.factory import DATASETS
+
+    scorers = {name: dataset.score_answer for name, (dataset, _) in DATASETS.items()}
+    default = {name for name, scorer in scorers.items() if scorer is ProceduralDataset.score_answer}
+    assert default == gym.COMPARES_TEXT
+    pool = Graders(workers=2)
+    golds = [entry(row) for row in ROWS if row["dataset"] in default]
+    assert len(golds) > 50
+    grades = grade_all(runner, pool, [(str(gold.entry["answer"]), gold) for gold in golds])
+    assert set(grades) == {Grade(1.0, True)} and pool.worker_pids("gym") == []
+    runner.run(pool.__aexit__())
 
 
 def test_golds_score_1(runner: asyncio.Runner, pool: Graders) -> None:

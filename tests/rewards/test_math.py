@@ -226,9 +226,27 @@ def test_an_answer_to_the_letter_is_what_the_worker_accepts() -> None:
     for answer, gold in (
         ("5", MathGold(("5",), unit="cm")),
         (r"\text{}", MathGold((r"\text{}",))),
-        ("5 ", MathGold(("5",))),
+        ("5" + " " * 100, MathGold(("5",))),
+        ("1 2", MathGold(("12",))),
+        ("12", MathGold(("1 2",))),
+        ("05", MathGold(("5",))),
+        ("2, 1", MathGold(("1", "2"))),
     ):
         assert not mathematics.is_verbatim(answer, gold)
+
+
+def test_spacing_around_the_gold_is_what_the_worker_accepts() -> None:
+    golds = [MathGold((gold,)) for _, golds in math_golds(DATA) for gold in golds]
+    golds += [MathGold(("1", "2")), MathGold((r"\frac{1}{2}", "x = 3", r"\$ 5"))]
+    written = [
+        (answer, gold)
+        for gold in golds
+        for whole in [", ".join(gold.answers)]
+        for answer in (f" {whole} ", f"${whole}$", whole.replace(" ", "  "), whole.replace(" ", ""), " ".join(whole))
+    ]
+    accepted = [(answer, gold) for answer, gold in written if mathematics.is_verbatim(answer, gold)]
+    assert len(accepted) > 0.7 * len(written)
+    assert [answer for answer, gold in accepted if mathematics.judge(answer, gold)] == []
 
 
 def test_signs_of_several_golds_keep_their_tolerances(runner: asyncio.Runner, pool: Graders) -> None:

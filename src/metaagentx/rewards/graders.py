@@ -9,6 +9,8 @@ The way of one grade:
 - users' functions: `custom` sends the text to a plain process, where `custom_child` calls the function;
 - programs: `code` runs them in a sandbox of its own.
 
+An answer that is the gold as it stands needs no worker, and the grades of workers are kept in `memo`.
+
 An answer that cannot be graded within its limits is wrong, with a reason. A grader that fails through no fault of the
 answer raises GraderUnavailable.
 """
@@ -25,6 +27,8 @@ from .code import CodeGrader
 from .custom import CUSTOM_LIMITS, CustomGraders
 from .errors import GraderUnavailable
 from .jailed import JailedGraders
+from .memo import GradeMemo
+from .reply import GraderReply
 from .workers import GraderLimits, WorkerGroup
 
 DEFAULT_LIMITS = GraderLimits()
@@ -43,6 +47,7 @@ class Graders:
         """`workers`: processes of each kind, at least two, so that one slow answer does not delay all others."""
         self._size = max(2, workers or os.cpu_count() or 2)
         self._jailed = {kind: JailedGraders(kind, self._size, limits) for kind in ("math", "gym")}
+        self._memo = GradeMemo()
         self._custom: dict[tuple[str, str], CustomGraders] = {}
         self._custom_limits = custom_limits
         self._code: CodeGrader | None = None
@@ -95,7 +100,7 @@ class Graders:
             return Grade(0.0, False, refusal)
         if mathematics.is_verbatim(boxed, gold):
             return Grade(1.0, True, "")
-        return await self._ask("math", self._jailed["math"], {"answer": boxed, "gold": dataclasses.asdict(gold)})
+        return await self._ask_once("math", gold, boxed, "gold")
 
     async def grade_gym(self, answer: FinalAnswer, task: GymEntry) -> Grade:
         """Grade by the generator's own scorer; less than full marks is not solved."""
@@ -104,7 +109,19 @@ class Graders:
         read, refusal = gym.read_answer(answer, task.generator)
         if refusal:
             return Grade(0.0, False, refusal)
-        return await self._ask("gym", self._jailed["gym"], {"answer": read, "task": dataclasses.asdict(task)})
+        if gym.is_gold(read, task):
+            return Grade(1.0, True, "")
+        return await self._ask_once("gym", task, read, "task")
+
+    async def _ask_once(self, kind: str, grading: MathGold | GymEntry, answer: str, name: str) -> Grade:
+        """Ask a worker, unless one has graded this answer to this task before."""
+        grade = self._memo.find(grading, answer)
+        if grade is None:
+            request: dict[str, JSON] = {"answer": answer, name: dataclasses.asdict(grading)}
+            grade, reply = await self._ask(kind, self._jailed[kind], request)
+            if not (reply.over_limit or reply.by_host):
+                self._memo.keep(grading, answer, grade)
+        return grade
 
     async def grade_custom(self, answer: FinalAnswer, grader: CustomGrader) -> Grade:
         """Grade the answer's text by the user's function."""
@@ -116,9 +133,10 @@ class Graders:
             self._custom[key] = CustomGraders(grader, self._size, self._custom_limits)
         encodable = answer.text.encode("utf-8", "replace").decode("utf-8")
         request: dict[str, JSON] = {"answer": encodable, "data": grader.data}
-        return await self._ask(grader.function, self._custom.get(key), request)
+        grade, _ = await self._ask(grader.function, self._custom.get(key), request)
+        return grade
 
-    async def _ask(self, name: str, group: WorkerGroup | None, request: dict[str, JSON]) -> Grade:
+    async def _ask(self, name: str, group: WorkerGroup | None, request: dict[str, JSON]) -> tuple[Grade, GraderReply]:
         if self._closed or group is None:
             raise GraderUnavailable("the graders are closed")
         try:
@@ -127,7 +145,7 @@ class Graders:
             raise GraderUnavailable(f"{name}: {error}") from error
         if reply.broken:
             raise GraderUnavailable(reply.broken)
-        return Grade(reply.score, reply.solved, reply.reason)
+        return Grade(reply.score, reply.solved, reply.reason), reply
 
     async def _grade_code(self, answer: FinalAnswer, tests: CodeTests, strict: bool) -> Grade:
         source = answer.program

@@ -18,7 +18,7 @@ from types import CodeType
 from typing import Any
 
 from ..tasks.gym_library import import_reasoning_gym
-from ..types import JSON, FinalAnswer
+from ..types import JSON, FinalAnswer, GymEntry
 from .reply import BrokenGrader
 
 MAX_GYM_ANSWER = 20_000
@@ -26,6 +26,16 @@ _ARITHMETIC = {"countdown", "puzzle24"}
 _ARITHMETIC_TEXT = re.compile(r"[\d\s+\-*/().]*")
 _NO_NUMBER = re.compile(r"(?<![a-z])(?:nan|inf|infinity)j?(?![a-z])|\d[eE][-+]?\d{3}", re.IGNORECASE)
 _WRAPPED = re.compile(r"\\text(?:tt|bf)?\{([^{}]*)\}")
+COMPARES_TEXT = frozenset(
+    """
+acre aiw arc_1d base_conversion basic_arithmetic bf binary_alternation caesar_cipher count_bits count_primes
+course_schedule gcd isomorphic_strings largest_island lcm leg_counting letter_counting list_functions mahjong_puzzle
+maze modulo_grid number_filtering number_sequence ransom_note rotate_matrix rotten_oranges simple_equations
+simple_geometry
+string_manipulation string_splitting string_synthesis syllogism word_sequence_reversal
+""".split()  # noqa: SIM905 - a list of quoted names would fill a page
+)
+"""Generators with the library's default scorer, which gives full marks to the text of the gold. A test compares."""
 # Generators whose scorers compare rows with tuples, which JSON does not have.
 _TUPLES = {"arc_agi", "rearc"}
 # What an answer may name when a scorer evaluates it: what sympy's parser writes, and elementary functions.
@@ -51,6 +61,11 @@ def read_answer(stated: FinalAnswer, generator: str) -> tuple[str, str]:
     if generator in _ARITHMETIC and not _ARITHMETIC_TEXT.fullmatch(answer):
         return "", "only numbers, + - * / and parentheses are allowed"
     return answer, ""
+
+
+def is_gold(answer: str, task: GymEntry) -> bool:
+    """Return whether an answer is the gold to the letter, where that is all that the scorer asks for."""
+    return task.generator in COMPARES_TEXT and task.entry.get("answer") == answer
 
 
 def grade_request(request: Mapping[str, JSON]) -> tuple[float, bool, str]:

@@ -95,7 +95,7 @@ class JailedGraders(WorkerGroup):
 
     def crashed_twice(self, reason: str) -> GraderReply:
         """Attribute the crashes to the answer: it is wrong."""
-        return GraderReply(reason=reason)
+        return GraderReply(reason=reason, by_host=True)
 
     async def close(self) -> None:
         """End all workers and the sandbox, and wait until they are gone."""

@@ -36,6 +36,8 @@ class GraderReply:
     """CPU time in seconds."""
     last: bool = False
     """Whether the process must not get another request."""
+    by_host: bool = False
+    """Whether no worker lived to reply; what a worker sends here does not count."""
 
     def to_json(self) -> dict[str, JSON]:
         """Return the reply as a message to the host."""

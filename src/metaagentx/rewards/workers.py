@@ -128,7 +128,7 @@ class WorkerGroup(ABC):
             try:
                 return await self._ask_once(request)
             except OverLimit as error:
-                return GraderReply(reason=f"grading {error}", over_limit=True)
+                return GraderReply(reason=f"grading {error}", over_limit=True, by_host=True)
             except WorkerCrashed as error:
                 crashes += 1
                 reason = str(error)

@@ -10,11 +10,13 @@ from .messages import Context, Message, WorkflowError
 from .node import WorkflowNode, ask
 from .nodes import DebateNode, EnsembleNode, ReflectionNode, RouterNode
 from .protocol import Answer
+from .rehearsal import REHEARSAL
 from .runtime import Ask, PythonOutcome, Transport, WorkflowSession, use
 from .tools import ToolRegistry
 
 __all__ = [
     "END",
+    "REHEARSAL",
     "AgentGraph",
     "AgentNode",
     "Answer",

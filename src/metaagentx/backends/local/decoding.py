@@ -5,6 +5,7 @@ Shapes: B rows of a step, which may be more than there are requests; the others 
 
 import shutil
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -13,6 +14,7 @@ from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.jit._fuser import optimized_execution
 
 from ...errors import MetaAgentXError
 from .kv_cache import KVLayout, KVSlots, whole_pages
@@ -53,6 +55,7 @@ class DecodeStep:
         self._runner = runner
         self._fixed_rows = fixed_rows
         self._compiled: Callable[..., Tensor] | None = None
+        self._traced: dict[tuple[int, int, bool], Callable[..., Tensor]] = {}
         problem = _compile_problem(runner)
         self._may_compile = compiled == "auto" and fixed_rows is None and problem is None
         self._uncompiled_seconds = 0.0
@@ -82,11 +85,43 @@ class DecodeStep:
             for tensor in (inputs.tokens_B, inputs.positions_B, inputs.advance_B, inputs.temperatures_B, uniforms_B):
                 torch._dynamo.mark_dynamic(tensor, 0)
             return self._compiled(keys, values, inputs, mask_B_T, uniforms_B)
+        if self.fixed_shape and isinstance(self._runner, NativeRunner) and self._runner.traceable:
+            return self._run_traced(self._runner, slots, inputs, uniforms_B)
         started = time.perf_counter()
         logits_B_V = self._runner.decode(slots, inputs.tokens_B, inputs.positions_B, length, inputs.shared)
         sampled_2_B = sample_tokens(logits_B_V, inputs.temperatures_B, uniforms_B, inputs.some_greedy)
         if self._may_compile:
             self._uncompiled_seconds += time.perf_counter() - started
+        return sampled_2_B
+
+    def _run_traced(self, runner: NativeRunner, slots: KVSlots, inputs: DecodeInputs, uniforms_B: Tensor) -> Tensor:
+        """Run the step as one operation of torch: the same operations, without Python and its lock between them.
+
+        Where other threads run Python, an operation waits for the lock longer than it takes.
+        """
+        arguments = (
+            inputs.tokens_B, inputs.positions_B, inputs.temperatures_B, uniforms_B,
+            *(tensor[: len(uniforms_B)] for tensor in (*slots.keys_S_K_T_D, *slots.values_S_K_T_D)),
+        )  # fmt: skip
+        key = (len(uniforms_B), slots.capacity, inputs.some_greedy)
+        if key not in self._traced:
+
+            def step(
+                tokens_B: Tensor, positions_B: Tensor, temperatures_B: Tensor, uniforms_B: Tensor, *keys_values: Tensor
+            ) -> Tensor:
+                mask_B_T = runner.decode_mask(positions_B, slots.capacity)
+                layers = runner.layout.layers
+                keys, values = list(keys_values[:layers]), list(keys_values[layers:])
+                logits_B_V = runner.decode_tensors(keys, values, tokens_B, positions_B, mask_B_T)
+                return sample_tokens(logits_B_V, temperatures_B, uniforms_B, inputs.some_greedy)
+
+            # Tracing runs the step, too, so it gets copies.
+            copies = tuple(argument.clone() for argument in arguments)
+            with warnings.catch_warnings():  # that a traced step has one shape is what we want
+                warnings.simplefilter("ignore")
+                self._traced[key] = torch.jit.trace(step, copies, check_trace=False)
+        with optimized_execution(False):  # not fused, so that no bit changes
+            sampled_2_B: Tensor = self._traced[key](*arguments)
         return sampled_2_B
 
     def compile_if_it_pays(self) -> None:

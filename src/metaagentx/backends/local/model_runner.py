@@ -29,6 +29,8 @@ from .model import LocalModel, base_causal_lm
 Linear = Callable[[Tensor], Tensor]
 
 _FIRST_ROPE_POSITIONS = 2048
+_MASKS = 512
+"""The masks of positions below this are made once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,8 @@ class NativeRunner:
         )
         self.weight_count = sum(parameter.numel() for parameter in causal_lm.parameters())
         self._copies_weights = model.device.type == "cpu" and self.weight_count <= MAX_COPIED_WEIGHTS
+        self.traceable = self._copies_weights and model.adapter is None
+        """Whether `decode_tensors` reads tensors alone that stay where they are and need no gradient."""
         self._copies: list[tuple[Tensor, Callable[[], Tensor]]] = []
         self._embedding: Tensor = body.embed_tokens.weight.detach()
         self._norm: Tensor = body.norm.weight.detach()
@@ -102,6 +106,7 @@ class NativeRunner:
         self._rotary = body.rotary_emb
         self._rope_lock = Lock()
         self._cos_sin_T_D = self._compute_rope(_FIRST_ROPE_POSITIONS)
+        self._masks_T_T = self._make_mask(torch.arange(_MASKS, device=model.device), _MASKS)
 
     def refresh_weights(self) -> None:
         """Copy the weights again, into the existing tensors: a compiled step refers to those."""
@@ -199,6 +204,11 @@ class NativeRunner:
     def decode_mask(self, positions_B: Tensor, length: int) -> Tensor:
         """Return what is added to the attention scores, [B, T]: minus infinity behind each row's position."""
         self._ensure_rope_cache(length)
+        if length <= _MASKS:  # reading a row is cheaper than making it
+            return self._masks_T_T[:, :length].index_select(0, positions_B)
+        return self._make_mask(positions_B, length)
+
+    def _make_mask(self, positions_B: Tensor, length: int) -> Tensor:
         later_B_T = torch.arange(length, device=self.layout.device) > positions_B[:, None]
         return torch.zeros(later_B_T.shape, dtype=self.layout.dtype, device=self.layout.device).masked_fill_(
             later_B_T, float("-inf")

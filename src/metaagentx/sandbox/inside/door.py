@@ -48,10 +48,15 @@ def read_frame() -> Any:
     return decode(read_exactly(_HEADER.unpack(read_exactly(4))[0]))
 
 
+def frame(value: JSON) -> bytes:
+    """Return a value as a frame."""
+    data = encode(value)
+    return _HEADER.pack(len(data)) + data
+
+
 def write_frame(value: JSON) -> None:
     """Send one frame to the host."""
-    data = encode(value)
-    view = memoryview(_HEADER.pack(len(data)) + data)
+    view = memoryview(frame(value))
     while view:
         view = view[os.write(WRITE_FD, view) :]
 

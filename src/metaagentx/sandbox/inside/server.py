@@ -20,7 +20,7 @@ import socket
 import sys
 from typing import Any, NoReturn
 
-from . import child, door, kernel, processes, seccomp
+from . import child, door, kernel, processes, rehearsal, seccomp
 
 MAX_PACKET = 4096
 
@@ -37,7 +37,12 @@ def main(control: socket.socket, config: "dict[str, Any]", oom_fd: int | None) -
     server = ChildFactory(control, config["namespaces"], program, oom_fd, config["oom_score"])
     child.open_streams()
     child.execute("pass", {})
+    for name in config["libraries"]:
+        library = sys.modules[name].__dict__
+        if "REHEARSAL" in library:  # a library that sends asks
+            rehearsal.rehearse(library["REHEARSAL"], library["use"])
     gc.collect()
+    rehearsal.fill_gaps()
     gc.freeze()
     control.send(json.dumps({"hello": os.getpid(), "landlock": kernel.landlock_version()}).encode())
     server.serve()
