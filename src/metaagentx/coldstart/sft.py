@@ -47,6 +47,8 @@ def sft_settings(
     name = model if model.startswith(PRESET) else f"{path.resolve().name} (weights {weights_digest(path)})"
     hyperparameters = asdict(options)
     del hyperparameters["checkpoint_every"], hyperparameters["threads"]
+    if options.method == "adamw":  # as in an earlier version, which had no other
+        del hyperparameters["method"]
     settings = {"model": name, "rows": f"{len(rows)} (content {content.hexdigest()[:16]})", **hyperparameters}
     # Only where it is set, so that what an earlier version began can be resumed.
     return settings | ({"chat_template": chat_template} if chat_template else {})
