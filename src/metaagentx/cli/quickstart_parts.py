@@ -28,10 +28,10 @@ from .evaluation_request import RunRequest, evaluate_run
 from .preflight import RESUME_HINT, check_output_directory, prepare_tasks
 
 TEACHER_MIXTURE = (
-    "gym:products?min_digits=2&max_digits=2"
-    " + gym:lcm?min_value=10&max_value=99"
-    " + 2*gym:countdown?min_numbers=2&max_numbers=2&min_value=2&max_value=20&min_target=1&max_target=99"
-    " + 4*gym:family_relationships?min_family_size=3&max_family_size=3"
+    "2*gym:products?min_digits=2&max_digits=2"
+    " + 2*gym:lcm?min_value=10&max_value=99"
+    " + gym:countdown?min_numbers=2&max_numbers=2&min_value=2&max_value=20&min_target=1&max_target=99"
+    " + 5*gym:family_relationships?min_family_size=3&max_family_size=3"
     " + gym:aiw"
 )
 """What the teacher solves: the recipe's families, with more tasks of the harder ones."""

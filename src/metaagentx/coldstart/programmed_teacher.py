@@ -26,7 +26,7 @@ from ..evaluation.designs import (
 from ..policy import ChatReply, Messages, SamplingParams
 from ..workflow.reply import DESIGNER_LINE
 
-ERROR_RATE = 0.3
+ERROR_RATE = 0.15
 """How often it errs when it answers without the tool."""
 TOOL_SKIP_RATE = 0.5
 """How often it forgets its tool where that would help. Where it would not, it always uses it, and believes it."""
