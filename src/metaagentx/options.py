@@ -142,8 +142,11 @@ class LossConfig(Section):
 
 
 class OptimizerConfig(Section):
-    """AdamW, and how the data of a step reach it. Learning rates are set in the stages."""
+    """The optimizer, and how the data of a step reach it. Learning rates are set in the stages."""
 
+    method: Literal["adamw", "muon"] = "adamw"
+    """`adamw`, or `muon`: Muon for the matrices within the layers, at three times the learning rate, and AdamW for all
+    other weights."""
     gradient_clip: Positive = 1.0
     """Maximum norm of a step's gradient."""
     weight_decay: NonNegative = 0.0

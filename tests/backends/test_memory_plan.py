@@ -122,8 +122,9 @@ def test_what_is_suggested_fits(settings: dict[str, object], memory: int, name: 
     for changes, changed in suggest(config, KNOWN_SHAPES[name], sizes) if not plan.fits(sizes) else []:
         assert changed.fits(sizes) and changes
         assert plan_recipe(change(config, changes), KNOWN_SHAPES[name], sizes) == changed
-    smaller = change(config, {"optimizer.token_budget": 1})
-    assert plan_recipe(smaller, KNOWN_SHAPES[name], sizes).peak(device) <= plan.peak(device)
+    smaller = plan_recipe(change(config, {"optimizer.token_budget": 1}), KNOWN_SHAPES[name], sizes)
+    # Where the smaller micro-batch leaves room, the moments of the other role stay on the device.
+    assert smaller.peak(device) <= max(plan.peak(device), sizes[device])
 
 
 @pytest.mark.parametrize(("text", "size"), [("80GiB", 80 * GIB), ("1.5G", 3 * GIB // 2), ("512 MiB", GIB // 2)])

@@ -24,7 +24,7 @@ class Preset:
 
 PRESETS = {
     "nano": Preset(width=96, layers=2, heads=4, key_heads=2, hidden=256, vocabulary=1024),
-    "micro": Preset(width=128, layers=2, heads=4, key_heads=4, hidden=256, vocabulary=1024, theta=200.0),
+    "micro": Preset(width=128, layers=3, heads=4, key_heads=4, hidden=256, vocabulary=1024, theta=200.0),
     "tiny": Preset(width=128, layers=4, heads=4, key_heads=2, hidden=320, vocabulary=1024),
     "small": Preset(width=192, layers=4, heads=6, key_heads=3, hidden=512, vocabulary=1536),
     "4m": Preset(width=256, layers=4, heads=8, key_heads=4, hidden=896, vocabulary=2048),

@@ -28,10 +28,11 @@ from .evaluation_request import RunRequest, evaluate_run
 from .preflight import RESUME_HINT, check_output_directory, prepare_tasks
 
 TEACHER_MIXTURE = (
-    "6*gym:products?min_digits=2&max_digits=2"
-    " + 6*gym:lcm?min_value=10&max_value=99"
-    " + 4*gym:spell_backward?min_word_len=3&max_word_len=4"
-    " + gym:number_sorting?min_numbers=3&max_numbers=3&min_decimals=0&max_decimals=0&min_value=0&max_value=9"
+    "2*gym:products?min_digits=2&max_digits=2"
+    " + 2*gym:lcm?min_value=10&max_value=99"
+    " + gym:countdown?min_numbers=2&max_numbers=2&min_value=2&max_value=20&min_target=1&max_target=99"
+    " + 5*gym:family_relationships?min_family_size=3&max_family_size=3"
+    " + gym:aiw"
 )
 """What the teacher solves: the recipe's families, with more tasks of the harder ones."""
 STUDENT_PRESET = "micro"
@@ -51,7 +52,13 @@ FULL_SIZE = QuickstartSize(
     teacher_tasks=5000,
     test_tasks=40,
     sft=SftOptions(
-        steps=2000, rows_per_step=32, designer_share=0.15, learning_rate=3e-3, warmup_steps=10, checkpoint_every=200
+        steps=1000,
+        rows_per_step=32,
+        designer_share=0.15,
+        learning_rate=3e-3,
+        method="muon",
+        warmup_steps=10,
+        checkpoint_every=200,
     ),
 )
 SMALL = QuickstartSize(

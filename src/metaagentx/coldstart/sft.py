@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Literal
 
 from ..atomic import atomic_directory, atomic_write
 from ..errors import MetaAgentXError
@@ -28,6 +29,8 @@ class SftOptions:
     designer_share: float = 0.5
     """The Designer's share of the rows of a step; the rest are the Executor's."""
     learning_rate: float = 1e-5
+    method: Literal["adamw", "muon"] = "adamw"
+    """The optimizer, as `optimizer.method` in a recipe."""
     warmup_steps: int = 10
     seed: int = 0
     checkpoint_every: int = 100
@@ -44,6 +47,8 @@ def sft_settings(
     name = model if model.startswith(PRESET) else f"{path.resolve().name} (weights {weights_digest(path)})"
     hyperparameters = asdict(options)
     del hyperparameters["checkpoint_every"], hyperparameters["threads"]
+    if options.method == "adamw":  # as in an earlier version, which had no other
+        del hyperparameters["method"]
     settings = {"model": name, "rows": f"{len(rows)} (content {content.hexdigest()[:16]})", **hyperparameters}
     # Only where it is set, so that what an earlier version began can be resumed.
     return settings | ({"chat_template": chat_template} if chat_template else {})
@@ -74,7 +79,7 @@ async def run_sft(
             work.mkdir(parents=True, exist_ok=True)
             with atomic_directory(path) as unfinished:
                 new_model(unfinished, model.removeprefix(PRESET), options.seed, texts)
-    training = OptimizerConfig(token_budget=16384, beta2=0.99)
+    training = OptimizerConfig(method=options.method, token_budget=16384, beta2=0.99)
     policy = LocalPolicy(load_model(path, chat_template=chat_template), Role.DESIGNER, options=training)
     policy.ensure_trainable()
     losses = await fine_tune(policy, rows, options, work / "sft")

@@ -33,7 +33,8 @@ from ...atomic import atomic_directory, follow_umask
 from ...errors import MetaAgentXError
 from ..model_files import SHARED, model_directory
 from .model import LocalModel, SavedWeights, load_model
-from .training import MOMENTS, Learner, LearnerState, trained_weights
+from .optimizer import MOMENTS, MOMENTUM
+from .training import Learner, LearnerState, trained_weights
 
 _FORMAT = 1
 
@@ -141,7 +142,7 @@ def _fingerprints(path: Path) -> dict[str, tuple[int, ...]]:
 def _optimizer_tensors(learner: Learner) -> dict[str, Tensor]:
     tensors = {f"gradient/{name}": gradient for name, gradient in learner.gradients.items()}
     for name, state in learner.moments.items():
-        tensors |= {f"{moment}/{name}": state[moment] for moment in MOMENTS}
+        tensors |= {f"{moment}/{name}": tensor for moment, tensor in state.items()}
     return _to_cpu(tensors)
 
 
@@ -190,7 +191,7 @@ def _read_checkpoint(learner: Learner, path: Path) -> _Checkpoint:
     masters = _read_tensors(masters_file) if masters_file.exists() else {}
     for key, tensor in [*optimizer.items(), *((f"master/{name}", master) for name, master in masters.items())]:
         kind, _, name = key.partition("/")
-        known = kind in (*MOMENTS, "gradient", "master") and name in learner.parameters
+        known = kind in (*MOMENTS, MOMENTUM, "gradient", "master") and name in learner.parameters
         if not known or (kind != "step" and tensor.shape != learner.parameters[name].shape):
             file = masters_file if kind == "master" else training / "optimizer.safetensors"
             raise MetaAgentXError(f"{file} belongs to another model: {key} does not match")

@@ -34,12 +34,10 @@ from ..losses import Normalization, compute_loss, loss_metrics, normalization_of
 from .forward import PackedModel, gather_terms
 from .memory import is_out_of_memory
 from .model import LocalModel
+from .optimizer import build_optimizer, is_complete, set_learning_rate
 from .prefix_tree import MicroBatch, pack
 
 _log = logging.getLogger(__name__)
-
-MOMENTS = ("exp_avg", "exp_avg_sq", "step")
-"""The tensors that AdamW keeps for a weight."""
 
 
 @dataclass(slots=True)
@@ -77,12 +75,7 @@ class Learner:
     @cached_property
     def optimizer(self) -> torch.optim.AdamW:
         """The optimizer, created for the first step: a reference model never has one."""
-        return torch.optim.AdamW(
-            self.weights.values(),
-            betas=(self.options.beta1, self.options.beta2),
-            weight_decay=self.options.weight_decay,
-            fused=True,
-        )
+        return build_optimizer(self.weights, self.options)
 
     @property
     def moments(self) -> dict[str, dict[str, Tensor]]:
@@ -172,12 +165,12 @@ class Learner:
             try:
                 for name, gradient in gradients.items():
                     self.weights[name].grad = gradient
-                optimizer.param_groups[0]["lr"] = learning_rate
+                set_learning_rate(optimizer, learning_rate)
                 _move_moments(self.moments, next(iter(self.weights.values())).device)
                 optimizer.step()
             finally:
                 optimizer.zero_grad(set_to_none=True)
-                for weight in [weight for weight, state in optimizer.state.items() if len(state) < len(MOMENTS)]:
+                for weight in [weight for weight, state in optimizer.state.items() if not is_complete(state)]:
                     del optimizer.state[weight]  # memory ran out while these were created
             with torch.no_grad():
                 for name, master in self.model.masters.items():

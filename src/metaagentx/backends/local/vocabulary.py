@@ -4,13 +4,13 @@ Texts that the protocol fixes (the instruction to agents, tags, the first lines 
 not a special one: they decode as text. Digits are separate tokens. The same vocabulary size gives the same bytes on
 every machine.
 
-Trained on other texts, such as those of a cold start, frequent phrases (a line, its start or its end) are one token
-too, and letters are separate tokens like digits: a very small model cannot learn how words are spelled.
+Trained on other texts, such as those of a cold start, frequent phrases are one token too, and a word is split from what
+surrounds it, so that a frequent one is the same token everywhere: a very small model finds it again more easily.
 """
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,7 @@ _FIXED = (
     "result = workflow.run(question)\nprint(result.content)\n",
 )
 
+_WORD = "[A-Za-z]+"
 # Besides the manual: sentences of solutions and short programs, as agents write them.
 _SAMPLES = (
     "Let x be the number of apples. Then 2x + 3 = 17, so 2x = 14 and x = 7. The answer is \\boxed{7}.",
@@ -92,9 +93,9 @@ def train_tokenizer(vocabulary: int, texts: Sequence[str] = ()) -> Any:
     from transformers import PreTrainedTokenizerFast
 
     special = [PAD, END, *(f"<|{role}|>" for role in ROLES)]
-    max_phrases = vocabulary - len(special) - 256 - len(_FIXED)
+    max_phrases = (vocabulary - len(special) - 256 - len(_FIXED)) // 2  # the rest is for words
     fixed = list(dict.fromkeys([*_FIXED, *common_phrases(texts, max_phrases)]))
-    separate = pre_tokenizers.Split(Regex("[0-9A-Za-z]" if texts else r"\d"), "isolated")
+    separate = pre_tokenizers.Split(Regex(rf"{_WORD}|\d" if texts else r"\d"), "isolated")
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.Sequence(
         [separate, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not texts)]
@@ -102,12 +103,12 @@ def train_tokenizer(vocabulary: int, texts: Sequence[str] = ()) -> Any:
     bpe.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary - len(fixed),
-        min_frequency=max(2, len(texts) // 200),
+        min_frequency=max(2, len(texts) // 2000),
         special_tokens=special,
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    bpe.train_from_iterator(texts or _default_texts(), trainer)
+    bpe.train_from_iterator(_without(fixed, texts) if texts else _default_texts(), trainer)
     bpe.add_tokens([AddedToken(text, normalized=False) for text in fixed])
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=bpe, eos_token=END, pad_token=PAD, additional_special_tokens=special[2:]
@@ -123,38 +124,33 @@ def train_tokenizer(vocabulary: int, texts: Sequence[str] = ()) -> Any:
 
 
 def common_phrases(texts: Sequence[str], max_phrases: int) -> list[str]:
-    """Return lines, and starts and ends of lines, that occur once in a hundred texts; the longest times count first."""
-    min_count = max(5, len(texts) // 100)
-    lines = Counter(line for text in texts for line in re.findall(r"[^\n]+\n?|\n", text))
-    counts = Counter({line: count for line, count in lines.items() if count >= min_count})
-    rare = Counter({line: count for line, count in lines.items() if count < min_count})
-    counts |= _common_edges(rare, min_count, _starts)
-    counts |= _common_edges(rare, min_count, _ends)
-    phrases = [phrase for phrase in counts if len(phrase) > 3]
-    return sorted(phrases, key=lambda phrase: (-counts[phrase] * len(phrase), phrase))[: max(0, max_phrases)]
+    """Return what texts have in common: what stands between their rare words, digits and line ends, once in two hundred
+    texts. The longest times count first."""
+    occurrences = Counter(word for text in texts for word in set(re.findall(_WORD, text)))
+    common_words = {word for word, count in occurrences.items() if count >= len(texts) / 33}
+    phrases = Counter(phrase for text in texts for phrase in _between(text, common_words))
+    frequent = [phrase for phrase, count in phrases.items() if count >= max(5, len(texts) // 200) and len(phrase) > 3]
+    return sorted(frequent, key=lambda phrase: (-phrases[phrase] * len(phrase), phrase))[: max(0, max_phrases)]
 
 
-def _common_edges(lines: Counter[str], min_count: int, edges_of: Callable[[str], Iterable[str]]) -> Counter[str]:
-    """Return the longest frequent start or end of each line, with the number of lines that have it."""
-    counts: Counter[str] = Counter()
-    for line, count in lines.items():
-        for edge in edges_of(line):
-            counts[edge] += count
-    longest: Counter[str] = Counter()
-    for line, count in lines.items():
-        frequent = [edge for edge in edges_of(line) if counts[edge] >= min_count]
-        if frequent:
-            longest[max(frequent, key=len)] += count
-    return longest
+def _between(text: str, common_words: Container[str]) -> Iterator[str]:
+    """Yield the parts of a text between rare words and digits, at most a line each."""
+    phrase = ""
+    for part in re.findall(rf"{_WORD}|\d|\n|[^A-Za-z\d\n]+", text):
+        rare = part.isdigit() or (part.isalpha() and part not in common_words)
+        if not rare:
+            phrase += part
+        if rare or part == "\n":
+            yield phrase
+            phrase = ""
+    yield phrase
 
 
-def _starts(line: str) -> list[str]:
-    return [line[: space.end()] for space in re.finditer(r"\s", line) if not re.search(r"\d", line[: space.end()])]
-
-
-def _ends(line: str) -> list[str]:
-    ends = [line[space.start() :] for space in re.finditer(r"\s", line[:-1])]
-    return [end for end in ends if not re.search(r"\d", end)]
+def _without(phrases: Sequence[str], texts: Sequence[str]) -> Iterator[str]:
+    """Yield what is left of the texts without the phrases, which are tokens of their own."""
+    longest_first = sorted(phrases, key=len, reverse=True)
+    pattern = re.compile("|".join(map(re.escape, longest_first)))
+    return (part for text in texts for part in pattern.split(text) if part)
 
 
 def _default_texts() -> Iterator[str]:
