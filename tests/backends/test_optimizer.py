@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from metaagentx.backends.local import LocalPolicy, load_model, new_model
 from metaagentx.backends.local.optimizer import MUON_RATE, Muon, is_hidden, orthogonalized
+from metaagentx.backends.local.training import Learner
 from metaagentx.options import OptimizerConfig
 from metaagentx.policy import Datum
 from metaagentx.types import Role
@@ -42,6 +43,11 @@ def data(made: LocalPolicy) -> list[Datum]:
     return [Datum(tokens, (0.0, *(1.0 for _ in tokens[1:])))]
 
 
+def learner_of(made: LocalPolicy) -> Learner:
+    assert made._learner is not None
+    return made._learner
+
+
 async def learn(made: LocalPolicy, steps: int, rate: float = 3e-3) -> list[float]:
     losses = []
     for _ in range(steps):
@@ -51,7 +57,7 @@ async def learn(made: LocalPolicy, steps: int, rate: float = 3e-3) -> list[float
 
 
 def test_only_matrices_within_the_layers_are_moved_by_muon(tmp_path: Path) -> None:
-    learner = policy(tmp_path / "model")._learner
+    learner = learner_of(policy(tmp_path / "model"))
     optimizer = learner.optimizer
     assert isinstance(optimizer, Muon)
     hidden = {id(weight) for weight in optimizer.param_groups[1]["params"]}
@@ -65,7 +71,7 @@ def test_a_loaded_checkpoint_continues_bit_for_bit(runner: asyncio.Runner, tmp_p
     whole = policy(tmp_path / "model")
     losses = runner.run(learn(whole, 6))
     assert losses[-1] < losses[0] / 2
-    assert [group["lr"] for group in whole._learner.optimizer.param_groups] == [3e-3, 3e-3 * MUON_RATE]
+    assert [group["lr"] for group in learner_of(whole).optimizer.param_groups] == [3e-3, 3e-3 * MUON_RATE]
 
     first = policy(tmp_path / "model")
     assert runner.run(learn(first, 3)) == losses[:3]
@@ -78,7 +84,7 @@ def test_a_loaded_checkpoint_continues_bit_for_bit(runner: asyncio.Runner, tmp_p
 
 
 def test_adamw_remains_the_default(tmp_path: Path) -> None:
-    optimizer = policy(tmp_path / "model", OptimizerConfig())._learner.optimizer
+    optimizer = learner_of(policy(tmp_path / "model", OptimizerConfig())).optimizer
     assert type(optimizer) is torch.optim.AdamW
 
 

@@ -97,7 +97,8 @@ def orthogonalized(matrices_B_R_C: Tensor) -> Tensor:
     for _ in range(_ITERATIONS):
         gram = x @ x.mT
         x = a * x + (b * gram + c * gram @ gram) @ x
-    return x if wide else x.mT
+    result: Tensor = x if wide else x.mT
+    return result
 
 
 def _shapes(weights: list[Tensor]) -> list[tuple[int, int]]:
