@@ -23,6 +23,7 @@ from .sft import sft
 from .solve import design, run_command, solve
 from .tasks import tasks_app
 from .train import train
+from .view import view_command
 
 EXTRAS = {
     **dict.fromkeys(("torch", "transformers", "tokenizers", "peft", "safetensors", "jinja2"), "local,tasks"),
@@ -70,6 +71,7 @@ app.command()(quickstart)
 app.command()(train)
 app.command()(plan)
 app.command("eval")(evaluate_command)
+app.command("view")(view_command)
 app.command("report")(report_command)
 app.command("serve")(serve_command)
 app.command()(coldstart)

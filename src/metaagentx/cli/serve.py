@@ -93,7 +93,7 @@ def serve_command(  # noqa: PLR0913, PLR0917  the options of a command are its p
 
 def _client_key(variable: str | None, host: str, no_client_key: bool) -> str | None:
     """Return the key that clients must send. Other machines may reach the server only with one."""
-    from ..serve.options import LOOPBACK
+    from ..web import LOOPBACK
 
     if variable is not None:
         key = os.environ.get(variable, "").strip()

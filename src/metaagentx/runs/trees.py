@@ -1,7 +1,8 @@
 """Rollouts as JSON, one per line: the whole tree without the tokens.
 
 A rollout that was read back equals the one that was written, except that `Call.prompt` and `completion` are empty, and
-that log-probabilities have two decimals; without `lengths`, which says what text they belong to, they are left out. Anything else than a rollout is refused with the file, the line and the field. Unknown fields are ignored.
+that log-probabilities have two decimals; without `lengths`, which says what text they belong to, they are left out.
+Anything else than a rollout is refused with the file, the line and the field. Unknown fields are ignored.
 """
 
 from pathlib import Path

@@ -7,7 +7,7 @@ from ..config import Config, StageConfig
 from ..evaluation.names import short_names
 from ..runs import Best, Run
 from .history import Change, History, change
-from .svg import number, percent
+from .text import number, percent
 
 _SHARING = {
     "shared": "both roles on one set of weights",

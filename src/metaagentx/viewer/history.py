@@ -1,10 +1,9 @@
-"""The metrics of a run as series over its steps, smoothed and thinned for drawing."""
+"""The metrics of a run as series over its steps, and what changed between their ends."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from statistics import fmean, median
+from statistics import fmean
 from typing import TypeAlias
 
 from ..types import JSON, Role
@@ -75,45 +74,6 @@ def change(series: Series) -> Change | None:
     tenth = max(1, len(series) // 10)
     values = [value for _, value in series]
     return Change(fmean(values[:tenth]), fmean(values[-tenth:]))
-
-
-def smoothing_window(steps: int) -> int:
-    """Return how many steps a moving average spans: a twelfth of the run, an odd number; 1 for short runs."""
-    return 1 if steps < 20 else max(3, steps // 12 | 1)
-
-
-def smooth(series: Series, window: int) -> Series:
-    """Return the centered moving average; at the ends the window is cut."""
-    values, reach = [value for _, value in series], window // 2
-    return [(step, fmean(values[max(0, index - reach) : index + reach + 1])) for index, (step, _) in enumerate(series)]
-
-
-def thin(series: Series, most: int = 400) -> Series:
-    """Return at most `most` points, each the mean of adjacent ones: a screen has no pixels for more."""
-    size = math.ceil(len(series) / most)
-    if size < 2:
-        return series
-    parts = [series[start : start + size] for start in range(0, len(series), size)]
-    return [(fmean(step for step, _ in part), fmean(value for _, value in part)) for part in parts]
-
-
-def averaged(series: Series, window: int) -> Series:
-    """Return the moving average of a thinned series, over the same number of steps."""
-    thinned = thin(series)
-    return smooth(thinned, max(1, window * len(thinned) // len(series)))
-
-
-def pieces(series: Series) -> Iterator[Series]:
-    """Split a series at long gaps, such as the stages in which a role does not learn."""
-    gaps = [after[0] - before[0] for before, after in pairwise(series)]
-    usual = median(gaps) if gaps else 1
-    start = 0
-    for index, gap in enumerate(gaps, start=1):
-        if gap > 5 * usual:
-            yield series[start:index]
-            start = index
-    if series:
-        yield series[start:]
 
 
 def _number(value: JSON) -> float | None:

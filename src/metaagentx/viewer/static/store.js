@@ -1,0 +1,74 @@
+// Where the data comes from: the server, or the file that this page was exported into.
+
+const embedded = document.getElementById("answers");
+const exported = embedded ? JSON.parse(embedded.textContent) : null;
+const cache = new Map();
+const KEPT = 60;
+
+export const isExport = exported !== null;
+export const exportStart = exported ? exported.start : null;
+
+export class Problem extends Error {}
+
+// Trees of a finished step do not change while it is open; heads and lists do.
+export async function get(name, parameters = {}, keep = false) {
+  const key = keyOf(name, parameters);
+  if (exported) return fromFile(name, key, parameters);
+  if (keep && cache.has(key)) return cache.get(key);
+  let response;
+  try {
+    response = await fetch(`api/${key}`, { headers: { Accept: "application/json" } });
+  } catch (error) {
+    throw new Problem("the viewer does not answer: is `metaagentx view` still running?");
+  }
+  if (response.status === 403) throw new Problem(await response.text());
+  const answer = await response.json();
+  if (answer.error) throw new Problem(answer.error);
+  if (keep) {
+    cache.set(key, answer);
+    if (cache.size > KEPT) cache.delete(cache.keys().next().value);
+  }
+  return answer;
+}
+
+export function keyOf(name, parameters) {
+  const pairs = Object.entries(parameters).filter(([, value]) => value !== undefined && value !== null && value !== "");
+  pairs.sort(([a], [b]) => (a < b ? -1 : 1));
+  return `${name}?${new URLSearchParams(pairs.map(([key, value]) => [key, String(value)]))}`;
+}
+
+export function exportLink(parameters) {
+  return exported ? null : keyOf("export", parameters);
+}
+
+// Calls back after each change of a run; returns what ends that.
+export function watch(run, onChange) {
+  if (exported || typeof EventSource === "undefined") return () => {};
+  const source = new EventSource(`api/${keyOf("events", { run })}`);
+  source.addEventListener("change", (event) => onChange(JSON.parse(event.data)));
+  return () => source.close();
+}
+
+function fromFile(name, key, parameters) {
+  const answer = exported.answers[key];
+  if (answer === undefined) {
+    if (name === "task") return { occurrences: tasksInFile(parameters.id) };
+    throw new Problem(name === "search" ? "search needs the live viewer: metaagentx view" : "this is not in the file: only some steps of the run were exported. `metaagentx view` shows all of them.");
+  }
+  if (answer.error) throw new Problem(answer.error);
+  return answer;
+}
+
+function tasksInFile(id) {
+  const found = [];
+  for (const [key, answer] of Object.entries(exported.answers)) {
+    if (!key.startsWith("step?") || !answer.tasks) continue;
+    for (const task of answer.tasks) if (task.id === id) found.push([answer.step, task.task, task.solved, task.reward]);
+  }
+  return found.sort((a, b) => a[0] - b[0]);
+}
+
+// All trees of the file, for its search.
+export function treesInFile() {
+  return exported ? Object.entries(exported.answers) : [];
+}
