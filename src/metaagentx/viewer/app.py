@@ -116,8 +116,8 @@ async def _events(service: Service, request: Request) -> Response:
         return run.signature(), service.pages.library.fill(name)
 
     async def events() -> AsyncIterator[bytes]:
-        before: object = await run_in_threadpool(look)
-        yield b"retry: 2000\n: watching\n\n"
+        before: object = None  # whoever begins to watch may have read before the last change
+        yield b"retry: 2000\n\n"
         polls = 0
         while not service.stopping:
             await asyncio.sleep(_POLL_SECONDS)

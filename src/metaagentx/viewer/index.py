@@ -132,8 +132,8 @@ class TreeIndex:
             return self._connection.execute(statement, values).fetchall()
 
     def _path_of(self, step: int) -> Path:
-        plain = self._rollouts / f"{step:06d}.jsonl"
-        return plain if plain.is_file() else self._rollouts / f"{step}.jsonl"
+        unpadded = self._rollouts / f"{step}.jsonl"
+        return unpadded if unpadded.is_file() else self._rollouts / f"{step:06d}.jsonl"
 
     def _store(self, step: int, identity: Identity, rows: _Rows) -> None:
         with self._transaction() as connection:

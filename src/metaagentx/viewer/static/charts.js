@@ -188,8 +188,9 @@ export class Chart {
       ctx.fillRect(left, bbox.top - 3 * ratio, right - left - ratio, 2.5 * ratio);
       ctx.font = `${10.5 * ratio}px system-ui, sans-serif`;
       ctx.textAlign = "center";
-      const word = words.find((each) => ctx.measureText(each).width + 6 * ratio < right - left);
-      if (word) ctx.fillText(word, (left + right) / 2, bbox.top - 6 * ratio);
+      const [from, till] = [Math.max(left, bbox.left), Math.min(right, bbox.left + bbox.width)];
+      const word = words.find((each) => ctx.measureText(each).width + 6 * ratio < till - from);
+      if (word) ctx.fillText(word, (from + till) / 2, bbox.top - 6 * ratio);
     }
     ctx.restore();
   }
