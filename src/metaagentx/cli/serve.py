@@ -35,7 +35,7 @@ RequestSeconds = Annotated[float, typer.Option(help="Deadline of a request, with
 BodyLimit = Annotated[int, typer.Option(help="The most bytes of a request.", min=1)]
 Designs = Annotated[int, typer.Option(help="Designs whose answers are put to a vote.", min=1, max=64)]
 Attempts = Annotated[int, typer.Option(help="How often a design that leads to no answer is drawn.", min=1, max=64)]
-Save = Annotated[Path | None, typer.Option(help="Directory for the trees; `metaagentx report DIR` shows them.")]
+Save = Annotated[Path | None, typer.Option(help="Directory for the trees; `metaagentx view DIR` shows them.")]
 SaveLimit = Annotated[int, typer.Option(help="The most trees to keep, the newest ones.", min=1)]
 SaveMegabytes = Annotated[int, typer.Option(help="The most megabytes of trees to keep.", min=1)]
 

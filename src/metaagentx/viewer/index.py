@@ -128,8 +128,9 @@ class TreeIndex:
 
     def query(self, statement: str, *values: object) -> list[Row]:
         """Return the rows of a statement."""
+        known = [_clean(value) if isinstance(value, str) else value for value in values]
         with self._lock:
-            return self._connection.execute(statement, values).fetchall()
+            return self._connection.execute(statement, known).fetchall()
 
     def _path_of(self, step: int) -> Path:
         unpadded = self._rollouts / f"{step}.jsonl"

@@ -3,9 +3,9 @@
 import { workflowDrawing } from "./drawing.js";
 import { h, replace } from "./dom.js";
 import { fixed, number, percent, signed } from "./format.js";
-import { cell, link, note, table, tag } from "./parts.js";
+import { cell, link, note, scaleRewards, table, tag } from "./parts.js";
 import { figures } from "./page_tree.js";
-import { toNode, toRun, withQuery } from "./route.js";
+import { toNode, withQuery } from "./route.js";
 import { scriptView } from "./script.js";
 import { get } from "./store.js";
 
@@ -25,6 +25,7 @@ export async function comparePage(main, place, page) {
   const wanted = query.get("step2") === null ? null : [Number(query.get("step2")), Number(query.get("task2") ?? 0)];
   const [step, task] = wanted ?? places.find(([each]) => each > left.step) ?? places[places.length - 1] ?? [];
   const second = step === undefined ? null : await get("tree", { run: otherRun, step, task }, true);
+  scaleRewards([first, second].filter(Boolean).flatMap((tree) => tree.designs.flatMap((design) => design.executions.map((execution) => figures(execution).reward))));
   const right = { run: otherRun, step, task };
   const go = (changes) => { location.hash = withQuery("compare", { run: left.run, step: left.step, task: left.task, run2: otherRun, ...changes }).slice(1); };
   const runSelect = h("select", { "aria-label": "other run", onchange: (event) => go({ run2: event.target.value }) }, runs.runs.filter((run) => !run.loading).map((run) => h("option", { value: run.id, selected: run.id === otherRun }, run.name)));
@@ -91,12 +92,4 @@ function column(tree, place) {
       design.fault ? note(`${design.fault.kind}: ${design.fault.message}`, "bad") : null,
       again ? h("p", { class: "same" }, "the same script as above") : [drawing ? h("div", { class: "drawing" }, drawing) : null, design.script === null ? null : h("details", { open: index === 0 }, h("summary", { class: "small" }, "script"), scriptView(design.script, null))]);
   }));
-}
-
-export function compareLink(run, step, task) {
-  return withQuery("compare", { run, step, task });
-}
-
-export function compareRun(run) {
-  return toRun(run);
 }

@@ -3,7 +3,7 @@
 import { Chart, LINE_COLORS } from "./charts.js";
 import { h, replace } from "./dom.js";
 import { ago, date, duration, fixed } from "./format.js";
-import { link, note, solvedText, stateTag, table, tag } from "./parts.js";
+import { note, solvedText, stateTag, table, tag } from "./parts.js";
 import { toRun, withQuery } from "./route.js";
 import { Curves, align, band, windowFor } from "./series.js";
 import { get } from "./store.js";
@@ -20,6 +20,11 @@ export async function runsPage(main, place, page) {
   const overlay = h("div", {});
   let answer = await get("runs");
   replace(main, h("div", { class: "title" }, h("h1", { class: "grow" }, "Runs"), h("span", { class: "muted small" }, answer.root)), list, overlay);
+  // A viewer of a single run begins there.
+  if (!location.hash && answer.runs.length === 1) {
+    location.replace(toRun(answer.runs[0].id));
+    return;
+  }
   const sort = { key: "changed", down: true };
 
   const remember = () => history.replaceState(null, "", withQuery("runs", { runs: [...chosen].join("\n"), metric: place.query.get("metric") || "" }));
@@ -167,8 +172,4 @@ function differences(groups) {
   const keys = [...new Set(groups.flatMap((group) => Object.keys(group.settings)))].sort();
   const rows = keys.map((key) => [key, ...groups.map((group) => group.settings[key] ?? "–")]).filter(([, ...values]) => new Set(values).size > 1);
   return h("section", { "data-differences": true }, h("h2", {}, "Settings that differ"), rows.length ? table(["setting", ...groups.map((group) => group.label)], rows.map(([key, ...values]) => [h("code", {}, key), ...values.map((value) => h("code", {}, value))]), 99) : h("p", { class: "muted" }, "None."));
-}
-
-export function runLink(run) {
-  return link(toRun(run.id), run.name);
 }

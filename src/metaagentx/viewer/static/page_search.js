@@ -1,8 +1,8 @@
 // Search and filters over the trees of a run or of all runs. Results come in as files are read.
 
 import { h, replace } from "./dom.js";
-import { fixed, number } from "./format.js";
-import { cell, note, tag } from "./parts.js";
+import { number } from "./format.js";
+import { cell, note, scaleRewards, tag } from "./parts.js";
 import { toNode, toRun, withQuery } from "./route.js";
 import { get } from "./store.js";
 
@@ -67,12 +67,15 @@ async function run(values, results, state, hasLeft) {
   const { first, last, ...rest } = values;
   let cursor = "";
   let found = 0;
+  const rewards = [];
   let most = MOST_RESULTS;
   replace(results);
   const step = async () => {
     while (!hasLeft()) {
       const answer = await get("search", { ...rest, first, last, cursor });
       if (hasLeft()) return;
+      rewards.push(...answer.results.map((result) => result.reward ?? 0));
+      scaleRewards([Math.max(...rewards, 0)]);
       results.append(...answer.results.map(resultRow));
       found += answer.results.length;
       cursor = answer.cursor;
@@ -112,8 +115,4 @@ function marked(excerpt) {
   const [before, rest = ""] = excerpt.split("\u0002");
   const [found, after = ""] = rest.split("\u0003");
   return [before, h("mark", {}, found), after];
-}
-
-export function rewardText(reward) {
-  return fixed(reward);
 }

@@ -2,7 +2,7 @@
 
 import { h, replace } from "./dom.js";
 import { fixed, number } from "./format.js";
-import { cell, note, progress, solvedText, tag } from "./parts.js";
+import { cell, note, scaleRewards, solvedText, tag } from "./parts.js";
 import { toNode, toRun } from "./route.js";
 import { get } from "./store.js";
 
@@ -19,6 +19,7 @@ export async function stepPage(main, place, page) {
   page.scope(run);
   page.up(toRun(run, "steps"));
   page.neighbors(answer.previous === null ? null : toNode(run, { step: answer.previous }), answer.next === null ? null : toNode(run, { step: answer.next }));
+  scaleRewards(answer.tasks.flatMap((each) => each.designs.flatMap((design) => design.executions.map((execution) => execution.reward))));
   const order = h("select", { "aria-label": "order", onchange: () => show() }, Object.entries(ORDERS).map(([name, [label]]) => h("option", { value: name }, label)));
   const list = h("div", {});
   const show = () => replace(list, [...answer.tasks].sort((a, b) => ORDERS[order.value][1](a) - ORDERS[order.value][1](b)).map((task) => taskRow(run, step, task)));
@@ -26,7 +27,6 @@ export async function stepPage(main, place, page) {
   replace(
     main,
     h("div", { class: "title" }, h("h1", { class: "grow" }, `Step ${step}`), neighbors(run, answer), h("label", { class: "row small muted" }, "order ", order)),
-    progress(0, 0, ""),
     answer.tasks.length ? list : h("p", { class: "empty" }, "No task of this step was recorded."),
   );
 }

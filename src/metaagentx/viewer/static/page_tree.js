@@ -5,7 +5,7 @@ import { workflowDrawing } from "./drawing.js";
 import { executionView } from "./execution.js";
 import { h, replace } from "./dom.js";
 import { clip, count, duration, fixed, number, signed } from "./format.js";
-import { cell, exportButton, facts, note, solvedText, tag } from "./parts.js";
+import { cell, exportButton, facts, note, scaleRewards, solvedText, tag } from "./parts.js";
 import { toNode, toRun, withQuery } from "./route.js";
 import { faultLine, scriptView } from "./script.js";
 import { get } from "./store.js";
@@ -19,6 +19,7 @@ export async function treePage(main, place, page) {
   const chosen = place.execution !== undefined && design?.executions[place.execution] ? place.execution : undefined;
   const start = place.call === undefined ? 0 : Math.floor(place.call / 100) * 100;
   const detail = chosen === undefined ? null : await get("execution", { run, step, task, design: number_, execution: chosen, start: start || undefined }, true);
+  scaleRewards(tree.designs.flatMap((each) => each.executions.map((execution) => figures(execution).reward)));
   const link = (rest) => toNode(run, { step, task, ...rest });
   page.crumbs(crumbs(place, number_, chosen));
   page.scope(run);

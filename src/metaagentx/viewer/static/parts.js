@@ -4,7 +4,12 @@ import { h } from "./dom.js";
 import { clip, fixed, number, percent } from "./format.js";
 import { keyOf, isExport } from "./store.js";
 
-export const TOP_REWARD = 1.8;
+let top = 1;
+
+// Sets which reward has the full color: the largest one that a page shows, and at least 1.
+export function scaleRewards(rewards) {
+  top = Math.max(1, ...rewards.filter((reward) => reward !== null && reward !== undefined));
+}
 
 // A reward as a colored cell; `solved` adds a check, a fault its sign.
 export function cell(execution, properties = {}, small = false) {
@@ -12,7 +17,7 @@ export function cell(execution, properties = {}, small = false) {
   const missing = reward === null || reward === undefined;
   const infra = fault === "infra";
   const title = [properties.title, fault ? `fault: ${fault}` : null, missing ? "no reward" : `reward ${number(reward)}`, solved ? "solved" : "not solved"].filter(Boolean).join(", ");
-  const part = missing ? 0 : Math.max(0, Math.min(1, reward / TOP_REWARD));
+  const part = missing ? 0 : Math.max(0, Math.min(1, reward / top));
   const tag = properties.href ? "a" : "span";
   const text = small ? "" : [solved ? "✓" : fault ? "!" : "", " ", missing ? "–" : fixed(reward)];
   return h(tag, { ...properties, class: `cell${missing ? " none" : ""}${infra ? " infra" : ""}${small ? " dot-only" : ""} ${properties.class || ""}`, vars: { "--r": String(part) }, title, "aria-label": title }, text);
@@ -39,7 +44,7 @@ export function table(head, rows, textColumns = 1, className = () => null) {
   return h(
     "div",
     { class: "scroll", tabindex: "0", role: "region", "aria-label": "table" },
-    h("table", {}, h("thead", {}, h("tr", {}, head.map((name, index) => h("th", { class: kind(index), scope: "col" }, name)))), h("tbody", {}, rows.map((row) => h("tr", { class: className(row) }, row.map((value, index) => h("td", { class: kind(index) }, value)))))),
+    h("table", { class: "fit" }, h("thead", {}, h("tr", {}, head.map((name, index) => h("th", { class: kind(index), scope: "col" }, name)))), h("tbody", {}, rows.map((row) => h("tr", { class: className(row) }, row.map((value, index) => h("td", { class: kind(index) }, value)))))),
   );
 }
 

@@ -6,6 +6,7 @@ const PIECES = /("""[\s\S]*?(?:"""|$)|'''[\s\S]*?(?:'''|$)|[rbfu]{0,2}"(?:\\.|[^
 const MOST_CHARACTERS = 60000;
 
 export function scriptView(source, faultLine) {
+  source = source.replace(/\n+$/, "");
   const lines = [[]];
   const add = (text, kind) => {
     text.split("\n").forEach((part, index) => {
