@@ -92,7 +92,7 @@ AGENTS = {
     "reflection+tools": (("Solver",), ("Critic",), ("Solver",)),
 }
 FAULTS = (
-    Fault("script_error", "line 8: ZeroDivisionError: division by zero"),
+    Fault("script_error", "line 4: ZeroDivisionError: division by zero"),
     Fault("no_answer", "the script ended without an answer: no workflow was run to its end"),
     Fault("infra", "the sandbox did not start"),
 )

@@ -30,7 +30,7 @@ EXTRAS = {
     **dict.fromkeys(("reasoning_gym", "math_verify", "latex2sympy2_extended", "sympy"), "tasks"),
     **dict.fromkeys(("datasets", "pyarrow"), "hub"),
     "openai": "openai",
-    **dict.fromkeys(("starlette", "uvicorn"), "serve"),
+    **dict.fromkeys(("starlette", "uvicorn"), "serve,view"),
     "tinker": "tinker",
 }
 """Optional packages that commands import, and the extra that installs each."""

@@ -9,7 +9,7 @@ import { searchPage } from "./page_search.js";
 import { stepPage } from "./page_step.js";
 import { treePage } from "./page_tree.js";
 import { note } from "./parts.js";
-import { parse, toRun, withQuery } from "./route.js";
+import { above, parse, toRun, withQuery } from "./route.js";
 import { exportStart, isExport } from "./store.js";
 
 const THEME = "metaagentx-theme";
@@ -33,7 +33,6 @@ const crumbs = h("nav", { class: "crumbs", "aria-label": "where you are" });
 const live = h("span", { class: "live hidden", role: "status" }, "live");
 const help = helpDialog();
 let scope = "";
-let up = null;
 let before = null;
 let after = null;
 let leave = [];
@@ -60,7 +59,7 @@ async function show() {
   const leaving = leave;
   leave = [];
   for (const end of leaving) end();
-  up = before = after = null;
+  before = after = null;
   const charts = document.querySelectorAll("figure.chart").length > 0;
   if (charts) forgetCharts();
   const page = pageFor(mine);
@@ -115,7 +114,6 @@ function pageFor(mine) {
   return {
     crumbs: current(showCrumbs),
     scope: current((run) => { scope = run; }),
-    up: current((href) => { up = href; }),
     neighbors: current((previous, next) => { [before, after] = [previous, next]; }),
     live: current((on) => live.classList.toggle("hidden", !on || isExport)),
     problem: current((error) => showProblem(error)),
@@ -215,7 +213,7 @@ const ACTIONS = {
   "/": () => (document.querySelector("[data-focus]") || document.querySelector("header input"))?.focus(),
   t: () => switchTheme(),
   g: () => { pending = "g"; },
-  u: () => go(up || (scope && parse(location.hash).page === "run" ? "#/runs" : "#/runs")),
+  u: () => go(above(parse(location.hash))),
   j: () => moveItem(1),
   k: () => moveItem(-1),
   "[": () => before && go(before),

@@ -18,7 +18,6 @@ export async function comparePage(main, place, page) {
     return;
   }
   page.scope(left.run);
-  page.up(toNode(left.run, left));
   const [first, runs] = await Promise.all([get("tree", left, true), get("runs")]);
   const otherRun = query.get("run2") ?? left.run;
   const places = (await get("task", { run: otherRun, id: first.task.id })).occurrences.filter(([step, task]) => otherRun !== left.run || step !== left.step || task !== left.task);

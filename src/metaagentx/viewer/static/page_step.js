@@ -17,7 +17,6 @@ export async function stepPage(main, place, page) {
   const answer = await get("step", { run, step });
   page.crumbs([[run === "." ? "run" : run, toRun(run)], [`step ${step}`, toNode(run, { step })]]);
   page.scope(run);
-  page.up(toRun(run, "steps"));
   page.neighbors(answer.previous === null ? null : toNode(run, { step: answer.previous }), answer.next === null ? null : toNode(run, { step: answer.next }));
   scaleRewards(answer.tasks.flatMap((each) => each.designs.flatMap((design) => design.executions.map((execution) => execution.reward))));
   const order = h("select", { "aria-label": "order", onchange: () => show() }, Object.entries(ORDERS).map(([name, [label]]) => h("option", { value: name }, label)));

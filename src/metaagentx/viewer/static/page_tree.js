@@ -23,7 +23,6 @@ export async function treePage(main, place, page) {
   const link = (rest) => toNode(run, { step, task, ...rest });
   page.crumbs(crumbs(place, number_, chosen));
   page.scope(run);
-  page.up(place.call !== undefined ? link({ design: number_, execution: chosen }) : chosen !== undefined ? link({ design: number_ }) : toNode(run, { step }));
   page.neighbors(tree.previous === null ? null : toNode(run, { step, task: tree.previous }), tree.next === null ? null : toNode(run, { step, task: tree.next }));
   const loadText = (path) => async () => (await get("text", { run, step, task, path })).text;
   replace(

@@ -36,6 +36,16 @@ export function toNode(run, { step, task, design, execution, call, token }) {
   return to(...path);
 }
 
+// The place above another: from a call to its execution, task, step and run.
+export function above(place) {
+  if (place.page === "compare") return place.query.get("run") === null ? "#/runs" : toNode(place.query.get("run"), { step: place.query.get("step"), task: place.query.get("task") });
+  if (place.page !== "run" || place.step === undefined) return "#/runs";
+  const { run, step, task, design, execution, call } = place;
+  if (call !== undefined) return toNode(run, { step, task, design, execution });
+  if (execution !== undefined) return toNode(run, { step, task, design });
+  return task === undefined ? toRun(run, "steps") : toNode(run, { step });
+}
+
 export function withQuery(page, parameters) {
   const pairs = Object.entries(parameters).filter(([, value]) => value !== undefined && value !== null && value !== "");
   return `#/${page}?${new URLSearchParams(pairs)}`;
