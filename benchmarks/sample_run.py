@@ -31,7 +31,29 @@ path = "models/small"
 [tasks]
 train = "0.5*gym:products?min_digits=2 + 0.5*gsm8k"
 """
-WORDS = ["let", "us", "see", "the", "sum", "of", "both", "numbers", "is", "then", "twice", "as", "large", "so", "we", "add", "seven", "and", "check", "it", "again"]
+WORDS = [
+    "let",
+    "us",
+    "see",
+    "the",
+    "sum",
+    "of",
+    "both",
+    "numbers",
+    "is",
+    "then",
+    "twice",
+    "as",
+    "large",
+    "so",
+    "we",
+    "add",
+    "seven",
+    "and",
+    "check",
+    "it",
+    "again",
+]
 SOURCES = ("gym:products?min_digits=2", "gsm8k")
 STARTED = 1_700_000_000.0
 SCRIPTS = {
@@ -98,7 +120,7 @@ FAULTS = (
 )
 
 
-def write_run(
+def write_run(  # noqa: PLR0913
     directory: Path,
     steps: int,
     tasks: int = 4,

@@ -57,9 +57,9 @@ def build_app(service: Service, token: str, host: str, allowed_hosts: tuple[str,
     routes = [
         Route("/", lambda request: Response(page(), media_type="text/html")),
         Route("/static/{name:path}", _static),
-        Route("/api/runs", partial(_answer, lambda request: pages.runs())),
-        Route("/api/search", partial(_answer, lambda request: pages.search(request.query_params))),
-        *(Route(f"/api/{name}", partial(_answer, partial(_call, getattr(pages, name)))) for name in _PAGES),
+        Route("/api/runs", partial(_answer, pages, lambda request: pages.runs())),
+        Route("/api/search", partial(_answer, pages, lambda request: pages.search(request.query_params))),
+        *(Route(f"/api/{name}", partial(_answer, pages, partial(_call, getattr(pages, name)))) for name in _PAGES),
         Route("/api/events", partial(_events, service)),
         Route("/export", partial(_export, service)),
     ]
@@ -67,10 +67,15 @@ def build_app(service: Service, token: str, host: str, allowed_hosts: tuple[str,
     return Access(Starlette(routes=routes, exception_handlers=handlers), token, host, allowed_hosts)
 
 
-async def _answer(make: Callable[[Request], dict[str, Any]], request: Request) -> Response:
+async def _answer(pages: Pages, make: Callable[[Request], dict[str, Any]], request: Request) -> Response:
     """Return the JSON that a function makes in a thread of its own; what a user can fix is an error with its line."""
+
+    def answer() -> bytes:
+        with pages.library.attending():
+            return to_json(make(request))
+
     try:
-        return Response(await run_in_threadpool(lambda: to_json(make(request))), media_type="application/json")
+        return Response(await run_in_threadpool(answer), media_type="application/json")
     except MetaAgentXError as error:
         return _problem(str(error), 404)
 

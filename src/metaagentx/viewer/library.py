@@ -5,7 +5,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ..errors import MetaAgentXError
@@ -15,6 +15,8 @@ from .run_files import RunFiles
 _DEPTH = 6
 _MOST_DIRECTORIES = 20_000
 _FRESH_SECONDS = 2.0
+_GIVES_WAY = 50
+"""How often the background waits for requests, a hundredth of a second each, before it goes on with the next file."""
 _NO_RUNS_BELOW = {"checkpoints", "rollouts", "evaluation", "node_modules", "__pycache__"}
 
 
@@ -32,6 +34,18 @@ class Library:
         self._wanted = threading.Event()
         self._thread: threading.Thread | None = None
         self._stopped = False
+        self._requests = 0
+
+    @contextmanager
+    def attending(self) -> Iterator[None]:
+        """Hold up the background while a request is answered: both need the same interpreter."""
+        with self._lock:
+            self._requests += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._requests -= 1
 
     def runs(self) -> list[RunFiles]:
         """Return all runs, in the order of their names."""
@@ -97,9 +111,16 @@ class Library:
                     # A file that was removed or is being replaced: whoever looks next sees what is there then.
                     with suppress(MetaAgentXError):
                         index.ensure(step)
-                    time.sleep(0.001)  # lets a request that waits for the interpreter go first
+                    self._give_way()
                 with self._lock:
                     self._waiting.popleft()
+
+    def _give_way(self) -> None:
+        time.sleep(0.001)
+        for _ in range(_GIVES_WAY):
+            if not self._requests or self._stopped:
+                return
+            time.sleep(0.01)
 
 
 def find_runs(root: Path) -> Iterator[tuple[str, Path]]:

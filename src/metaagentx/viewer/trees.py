@@ -28,6 +28,7 @@ _OUTLINE = Serializer(
         },
     },
 )
+_EXECUTION = Serializer(Execution, {"calls": {"__all__": {"prompt": True, "completion": True}}})
 _CALL = Serializer(Call, dict.fromkeys(_TEXTS, True))
 
 
@@ -45,10 +46,7 @@ def outline(tree: Rollout) -> dict[str, Any]:
 def execution_page(tree: Rollout, design: int, execution: int, start: int = 0) -> dict[str, Any]:
     """Return an execution with its calls from `start` on, and who wrote each part of their prompts."""
     run = tree.designs[design].executions[execution]
-    data = rollout_to_json(tree)["designs"]
-    assert isinstance(data, list)
-    whole: Any = data[design]
-    shown: dict[str, Any] = dict(whole["executions"][execution])
+    shown: dict[str, Any] = _EXECUTION.dump(run)
     calls = shown["calls"]
     shown["calls"] = calls[start : start + CALLS]
     shown["programs"] = shown["programs"][:1000]
