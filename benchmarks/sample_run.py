@@ -131,7 +131,7 @@ def write_run(  # noqa: PLR0913
     seed: int = 0,
 ) -> Path:
     """Write a run of this size and return its directory."""
-    with Run.create(directory, CONFIG.format(seed=seed, steps=steps), "sample") as run:
+    with Run.create(directory, CONFIG.format(seed=seed, steps=max(1, steps)), "sample") as run:
         run.log("training from step 0")
         for step in range(steps):
             add_step(run, step, tasks, designs, executions, words, seed)

@@ -27,7 +27,7 @@ OVERRIDES = "".join(f"{name} ; sys_platform == 'never'\n" for name in ("pycosat"
 IMPORTS = (
     "import torch, transformers.models.qwen3.modeling_qwen3, peft, metaagentx.backends.local.build",
     "import metaagentx.tasks.gym_library as g; g.import_reasoning_gym(); import math_verify, openai, datasets",
-    "import tinker, mcp, starlette, uvicorn",
+    "import tinker, mcp, starlette, uvicorn, playwright.sync_api",
 )
 
 
