@@ -18,7 +18,7 @@ from metaagentx.viewer import write_report
 from tests.viewer.viewing import HOSTILE, Viewer, viewing
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium")
@@ -39,15 +39,19 @@ def browser() -> Iterator["Browser"]:
 class Tab:
     """A page with what went wrong in it."""
 
-    def __init__(self, page: "Page") -> None:
+    def __init__(self, page: Any) -> None:
         self.page = page
         self.problems: list[str] = []
         self.requests: list[str] = []
         page.set_default_timeout(SECONDS)
         page.on("pageerror", lambda error: self.problems.append(str(error)))
         page.on("console", lambda m: self.problems.append(m.text) if m.type == "error" else None)
-        page.on("dialog", lambda dialog: (self.problems.append("a dialog"), dialog.dismiss()))
+        page.on("dialog", self.refuse)
         page.on("request", lambda request: self.requests.append(request.url))
+
+    def refuse(self, dialog: Any) -> None:
+        self.problems.append("a dialog")
+        dialog.dismiss()
 
     def go(self, *path: object, tab: str = "") -> None:
         """Open a place in the page that is shown."""

@@ -345,7 +345,7 @@ def test_what_models_wrote_stays_text(tmp_path: Path) -> None:
             design.executions = [
                 Execution([Call(Role.EXECUTOR, HOSTILE, ({"role": HOSTILE, "content": HOSTILE},), HOSTILE)])
             ]
-            design.executions[0].log = float("inf") and HOSTILE
+            design.executions[0].log = HOSTILE
             design.call.advantage = float("nan")
         run.write_step(0, {"solved": 1.0, HOSTILE: 1.0, "seconds/step": float("inf")}, [tree])
     with viewing(tmp_path) as viewer:

@@ -1,7 +1,7 @@
 """How many characters of a reply each token wrote, so that a page can show the reply token by token."""
 
 from collections.abc import Sequence
-from functools import lru_cache
+from weakref import WeakKeyDictionary
 
 from ..policy import Tokenizer
 
@@ -9,6 +9,8 @@ _UNFINISHED = "\ufffd"
 """What a tokenizer decodes part of a character to."""
 _NEARBY = 16
 """How far ahead the text of a token is searched, after one that wrote part of a character."""
+
+_PIECES: WeakKeyDictionary[Tokenizer, dict[int, str]] = WeakKeyDictionary()
 
 
 def token_lengths(tokenizer: Tokenizer, tokens: Sequence[int], text: str) -> tuple[int, ...]:
@@ -32,6 +34,9 @@ def token_lengths(tokenizer: Tokenizer, tokens: Sequence[int], text: str) -> tup
     return tuple(lengths)
 
 
-@lru_cache(1 << 17)  # as many as large vocabularies have; decoding a token anew costs more than sampling it
 def _decode(tokenizer: Tokenizer, token: int) -> str:
-    return tokenizer.decode([token])
+    """Return the text of a token. It is kept: decoding one anew costs more than all else here."""
+    known = _PIECES.setdefault(tokenizer, {})
+    if token not in known:
+        known[token] = tokenizer.decode([token])
+    return known[token]
