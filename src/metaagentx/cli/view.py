@@ -1,5 +1,6 @@
 """`metaagentx view`: a local page over runs, trees and answers."""
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -44,9 +45,14 @@ def view_command(
 
     def on_start(url: str, server: "ViewServer") -> None:
         typer.echo(url)
-        if not no_browser and sys.stdout.isatty():
+        if not no_browser and sys.stdout.isatty() and _has_display():
             import webbrowser
 
             webbrowser.open(url)
 
     asyncio.run(view(directory, host, port, tuple(allowed_host or ()), on_start))
+
+
+def _has_display() -> bool:
+    """Return whether a browser would open a window: one that runs in the terminal would hide the link."""
+    return sys.platform == "darwin" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))

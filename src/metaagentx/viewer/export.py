@@ -33,7 +33,7 @@ def write_report(run_directory: Path, out: Path | None = None, megabytes: float 
     path = out or run_directory / "report.html"
     if path.is_dir():
         raise MetaAgentXError(f"{path} is a directory, expected the path of a file")
-    library = Library(run_directory, None)
+    library = Library(run_directory, None, background=False)
     try:
         content = export_run(Pages(library), ".", megabytes)
     finally:

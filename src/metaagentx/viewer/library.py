@@ -23,8 +23,9 @@ _NO_RUNS_BELOW = {"checkpoints", "rollouts", "evaluation", "node_modules", "__py
 class Library:
     """Finds runs by their path below the root; nothing else can be opened."""
 
-    def __init__(self, root: Path, cache: Path | None) -> None:
+    def __init__(self, root: Path, cache: Path | None, background: bool = True) -> None:
         self.root = root
+        self._background = background
         self._cache = cache
         self._runs: dict[str, RunFiles] = {}
         self._indexes: dict[str, TreeIndex] = {}
@@ -79,7 +80,7 @@ class Library:
         index = self.index(identifier)
         files = index.files()
         missing = len(index.outdated(files))
-        if missing:
+        if missing and self._background:
             with self._lock:
                 if identifier not in self._waiting:
                     self._waiting.append(identifier)

@@ -29,6 +29,7 @@ _OUTLINE = Serializer(
     },
 )
 _EXECUTION = Serializer(Execution, {"calls": {"__all__": {"prompt": True, "completion": True}}})
+_TASK = Serializer(Task)
 _CALL = Serializer(Call, dict.fromkeys(_TEXTS, True))
 
 
@@ -99,7 +100,7 @@ def text_at(tree: Rollout, path: str) -> str:
 
 def expected(task: Task) -> JSON:
     """Return what a grader knows of the right answer, without the parts that are long."""
-    grading = Serializer(type(task.grading)).dump(task.grading)
+    grading = _TASK.dump(task)["grading"]
     grading.pop("file", None)
     return cut(grading, 2000)
 

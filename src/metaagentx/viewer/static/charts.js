@@ -32,7 +32,7 @@ export class Chart {
     this.hidden = new Set();
     this.legend = h("div", { class: "legend" });
     this.tip = h("div", { class: "tip hidden", role: "status" });
-    this.plot = h("div", { class: "plot" });
+    this.plot = h("div", { class: "plot", role: "img" });
     this.element = h(
       "figure",
       { class: "chart", "data-chart": options.title },
@@ -236,6 +236,7 @@ export class Chart {
   }
 
   drawLegend() {
+    this.plot.setAttribute("aria-label", `${this.options.title}: ${this.lines.map((line) => `${line.name} ${this.show(lastOf(line.values))}`).join(", ")}`);
     replace(
       this.legend,
       this.lines.map((line) =>

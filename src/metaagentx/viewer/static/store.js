@@ -4,17 +4,20 @@ const embedded = document.getElementById("answers");
 const exported = embedded ? JSON.parse(embedded.textContent) : null;
 const cache = new Map();
 const KEPT = 60;
+// A resumed run may write a step again: after so many milliseconds a tree is asked for anew.
+const FRESH = 30000;
 
 export const isExport = exported !== null;
 export const exportStart = exported ? exported.start : null;
 
 export class Problem extends Error {}
 
-// Trees of a finished step do not change while it is open; heads and lists do.
+// `keep`: the answer is kept for a while, so that moving around within a tree asks for it once.
 export async function get(name, parameters = {}, keep = false) {
   const key = keyOf(name, parameters);
   if (exported) return fromFile(name, key, parameters);
-  if (keep && cache.has(key)) return cache.get(key);
+  const known = cache.get(key);
+  if (keep && known && Date.now() - known.time < FRESH) return known.answer;
   let response;
   try {
     response = await fetch(`api/${key}`, { headers: { Accept: "application/json" } });
@@ -25,7 +28,8 @@ export async function get(name, parameters = {}, keep = false) {
   const answer = await response.json();
   if (answer.error) throw new Problem(answer.error);
   if (keep) {
-    cache.set(key, answer);
+    cache.delete(key);
+    cache.set(key, { answer, time: Date.now() });
     if (cache.size > KEPT) cache.delete(cache.keys().next().value);
   }
   return answer;
@@ -66,9 +70,4 @@ function tasksInFile(id) {
     for (const task of answer.tasks) if (task.id === id) found.push([answer.step, task.task, task.solved, task.reward]);
   }
   return found.sort((a, b) => a[0] - b[0]);
-}
-
-// All trees of the file, for its search.
-export function treesInFile() {
-  return exported ? Object.entries(exported.answers) : [];
 }
