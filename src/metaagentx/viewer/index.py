@@ -196,17 +196,17 @@ def _connect(path: Path | None) -> sqlite3.Connection:
             try:
                 return _open(str(path))
             except sqlite3.Error:
-                for leftover in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
-                    with suppress(OSError):
-                        leftover.unlink()
+                with suppress(OSError):
+                    path.unlink()
     return _open(":memory:")
 
 
 def _open(path: str) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=10, isolation_level=None, check_same_thread=False)
     try:
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = OFF")  # an index that a power cut damages is made again
+        # An index that a power cut damages is made again; and a viewer of hundreds of runs has one open file for each.
+        connection.execute("PRAGMA journal_mode = MEMORY")
+        connection.execute("PRAGMA synchronous = OFF")
         ((version,),) = connection.execute("PRAGMA user_version").fetchall()
         if version != _VERSION:
             if version or connection.execute("SELECT count(*) FROM sqlite_master").fetchone() != (0,):

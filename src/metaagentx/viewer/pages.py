@@ -129,12 +129,12 @@ class Pages:
         return {"text": trees.text_at(tree, path)}
 
     def task(self, run: str, id: str) -> dict[str, Any]:
-        """Return where a task is in a run."""
-        self.library.fill(run)
+        """Return where a task is in a run, as far as it is indexed."""
+        done, total = self.library.fill(run)
         rows = self.library.index(run).query(
             "SELECT step, task, solved, reward FROM trees WHERE id = ? ORDER BY step LIMIT 1000", id
         )
-        return {"occurrences": [[*row] for row in rows]}
+        return {"occurrences": [[*row] for row in rows], "indexed": done, "files": total}
 
     def facets(self, run: str = "") -> dict[str, Any]:
         """Return the values that a search can filter by, of a run or of all."""

@@ -3,11 +3,14 @@
 import { workflowDrawing } from "./drawing.js";
 import { h, replace } from "./dom.js";
 import { fixed, number, percent, signed } from "./format.js";
-import { cell, link, note, scaleRewards, table, tag } from "./parts.js";
+import { cell, link, note, progress, scaleRewards, table, tag } from "./parts.js";
 import { figures } from "./page_tree.js";
 import { toNode, withQuery } from "./route.js";
 import { scriptView } from "./script.js";
 import { get } from "./store.js";
+
+// While the index is being built, how long until the page looks again, in milliseconds.
+const AGAIN = 1000;
 
 export async function comparePage(main, place, page) {
   const query = place.query;
@@ -20,7 +23,8 @@ export async function comparePage(main, place, page) {
   page.scope(left.run);
   const [first, runs] = await Promise.all([get("tree", left, true), get("runs")]);
   const otherRun = query.get("run2") ?? left.run;
-  const places = (await get("task", { run: otherRun, id: first.task.id })).occurrences.filter(([step, task]) => otherRun !== left.run || step !== left.step || task !== left.task);
+  const found = await get("task", { run: otherRun, id: first.task.id });
+  const places = found.occurrences.filter(([step, task]) => otherRun !== left.run || step !== left.step || task !== left.task);
   const wanted = query.get("step2") === null ? null : [Number(query.get("step2")), Number(query.get("task2") ?? 0)];
   const [step, task] = wanted ?? places.find(([each]) => each > left.step) ?? places[places.length - 1] ?? [];
   const second = step === undefined ? null : await get("tree", { run: otherRun, step, task }, true);
@@ -34,8 +38,13 @@ export async function comparePage(main, place, page) {
     h("div", { class: "title" }, h("h1", { class: "grow" }, "One task, two places"), tag(first.source_name || first.task.source)),
     h("section", { class: "panel question" }, first.task.question),
     h("div", { class: "row" }, h("span", {}, "Left: ", nodeLink(left)), h("label", { class: "row small muted" }, "run on the right ", runSelect), h("label", { class: "row small muted" }, "at ", places.length ? stepSelect : "no other place")),
+    progress(found.indexed, found.files, "where this task was drawn"),
     second ? [summary(first, second, left, right), h("div", { class: "pair" }, column(first, left), column(second, right))] : note("This run has no other tree of this task. Choose another run, or compare a task that was drawn more than once.", "plain"),
   );
+  if (found.indexed < found.files) {
+    const timer = setTimeout(() => comparePage(main, place, page).catch(page.problem), AGAIN);
+    page.onLeave(() => clearTimeout(timer));
+  }
 }
 
 function side(query, suffix) {
@@ -64,7 +73,7 @@ function stats(tree) {
     "calls per execution": [mean(executions.map((execution) => execution.calls.length)), number],
     "tokens per execution": [mean(executions.map((execution) => execution.calls.reduce((sum, call) => sum + call.tokens, 0))), number],
     faults: [executions.filter((execution) => execution.fault).length + tree.designs.filter((design) => design.fault).length, number],
-    patterns: [Object.entries(patterns).map(([name, times]) => `${times} ${name}`).join(", "), (value) => value],
+    patterns: [Object.entries(patterns).map(([name, times]) => `${times} ${name}`).join(", "), (value) => h("span", { class: "wrap" }, value)],
   };
 }
 

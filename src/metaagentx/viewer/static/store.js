@@ -45,18 +45,32 @@ export function exportLink(parameters) {
   return exported ? null : keyOf("export", parameters);
 }
 
-// Calls back after each change of a run; returns what ends that.
+// Calls back after each change of a run; returns what ends that. A tab that nobody sees watches nothing: browsers allow a
+// server few connections at a time, whichever tab has them.
 export function watch(run, onChange) {
   if (exported || typeof EventSource === "undefined") return () => {};
-  const source = new EventSource(`api/${keyOf("events", { run })}`);
-  source.addEventListener("change", (event) => onChange(JSON.parse(event.data)));
-  return () => source.close();
+  let source = null;
+  const follow = () => {
+    if (document.hidden) {
+      source?.close();
+      source = null;
+    } else if (!source) {
+      source = new EventSource(`api/${keyOf("events", { run })}`);
+      source.addEventListener("change", (event) => onChange(JSON.parse(event.data)));
+    }
+  };
+  document.addEventListener("visibilitychange", follow);
+  follow();
+  return () => {
+    document.removeEventListener("visibilitychange", follow);
+    source?.close();
+  };
 }
 
 function fromFile(name, key, parameters) {
   const answer = exported.answers[key];
   if (answer === undefined) {
-    if (name === "task") return { occurrences: tasksInFile(parameters.id) };
+    if (name === "task") return { occurrences: tasksInFile(parameters.id), indexed: 1, files: 1 };
     throw new Problem(name === "search" ? "search needs the live viewer: metaagentx view" : "this is not in the file: only some steps of the run were exported. `metaagentx view` shows all of them.");
   }
   if (answer.error) throw new Problem(answer.error);
