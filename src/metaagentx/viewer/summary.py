@@ -58,7 +58,7 @@ def what_was_learned(history: History, best: Best | None) -> str:
     metrics = [
         ("the share of executions that solve their task", "solved", percent),
         ("the Executor's mean reward", "reward/executor", number),
-        ("the Designer's", "reward/designer", number),
+        ("the Designer's mean reward", "reward/designer", number),
     ]
     changes = [(what, change(history.series(name)), show) for what, name, show in metrics]
     clauses = [f"{what} {_verb(ends, show)}" for what, ends, show in changes if ends]
