@@ -163,6 +163,17 @@ def test_the_walk_from_a_curve_to_a_token(viewer: Viewer, runs: Path, tab: Calla
     assert all(url.startswith((viewer.base, "data:")) for url in shown.requests), "nothing else is asked"
 
 
+def test_a_click_opens_the_nearest_step_with_trees(tmp_path: Path, tab: Callable[..., Tab]) -> None:
+    run = write_run(tmp_path / "run", 12, tasks=1, designs=1, executions=1)
+    for step in (*range(1, 11),):
+        (run / "rollouts" / f"{step:06d}.jsonl").unlink()
+    with viewing(tmp_path) as viewer:
+        shown = tab(viewer.url)
+        plot = shown.see("figure[data-chart='Reward of both roles'] .u-over")
+        plot.click(position={"x": plot.bounding_box()["width"] * 0.8, "y": 50})
+        shown.see("h1", "Step 11")
+
+
 def test_a_deep_link_opens_a_token_in_a_new_window(viewer: Viewer, runs: Path, tab: Callable[..., Tab]) -> None:
     task, design = an_ensemble(runs, 23)
     shown = tab(f"{viewer.url}#/run/first/step/23/task/{task}/design/{design}/execution/0/call/1/token/2")

@@ -73,7 +73,7 @@ async function show() {
   } catch (error) {
     if (mine !== turn) return;
     page.crumbs(place.run === undefined ? [] : [[place.run, toRun(place.run)]]);
-    replace(main, h("h1", {}, "Not shown"), note(error.message || String(error), "bad"), h("p", {}, h("a", { href: "#/runs" }, "All runs")));
+    replace(main, h("h1", {}, "Not shown"), note(error.message || String(error), "bad"), h("p", { class: "row" }, place.run === undefined ? null : h("a", { href: toRun(place.run, "steps") }, "Steps and trees of this run"), h("a", { href: "#/runs" }, "All runs")));
     if (!error.message) throw error;
   } finally {
     clearTimeout(waiting);

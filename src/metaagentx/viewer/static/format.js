@@ -39,7 +39,7 @@ export function duration(seconds) {
 export function ago(timestamp) {
   if (!timestamp) return "–";
   const seconds = Math.max(0, Date.now() / 1000 - timestamp);
-  return seconds < 5 ? "now" : `${duration(seconds).replace(/ (\d\d)$/, " $1 min")} ago`;
+  return seconds < 5 ? "now" : `${duration(Math.round(seconds)).replace(/ (\d\d)$/, " $1 min")} ago`;
 }
 
 export function date(timestamp) {

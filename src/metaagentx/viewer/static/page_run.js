@@ -79,7 +79,7 @@ async function showCurves(body, run, head) {
   const window = () => Math.max(1, Math.round(windowFor(curves.steps.length) * (smoothing.value / 50)) | 1) * (Number(smoothing.value) > 0) || 1;
   const show = (fresh) => {
     showTiles(fresh);
-    replace(about, h("label", { class: "row" }, "smoothing", smoothing), window() > 1 ? `Bold lines are moving averages over ${window()} steps. ` : "Every step as measured. ", "The strip above a chart shows which role learns. Drag to zoom, double-click to see all, click to open a step.");
+    replace(about, h("label", { class: "row" }, "smoothing", smoothing), window() > 1 ? `Bold lines are moving averages over ${window()} steps. ` : "Every step as measured. ", "The strip above a chart shows which role learns. Drag to zoom, double-click to see all, click to open the nearest step that has trees.");
     if (!curves.steps.length) {
       replace(sections, h("p", { class: "empty" }, "No step is finished yet."), facts(fresh.settings));
       charts.clear();
@@ -111,7 +111,7 @@ function buildCharts(sections, charts, run, curves, head) {
   for (const section of chartSections()) {
     const grid = h("div", { class: section.large ? "charts large" : "charts" });
     for (const spec of section.charts) {
-      const chart = new Chart({ ...spec, height: section.large ? 250 : 190, onPick: (step) => { location.hash = toNode(run, { step }); } });
+      const chart = new Chart({ ...spec, height: section.large ? 250 : 190, onPick: (step) => openNearest(run, step) });
       chart.element.append(h("p", { class: "missing muted small hidden" }, `Nothing to show: ${spec.missing || "this run did not measure it"}.`));
       grid.append(chart.element);
       charts.set(spec, chart);
@@ -120,6 +120,14 @@ function buildCharts(sections, charts, run, curves, head) {
     sections.append(h("h2", {}, section.title), grid);
   }
   sections.append(h("h2", {}, "Settings"), facts(head.settings));
+}
+
+// Not every step has trees: a click opens the one nearest to it, in an exported file the nearest one that is in it.
+async function openNearest(run, step) {
+  const answer = await get("steps", { run });
+  const steps = answer.kept || answer.steps.map(([each]) => each);
+  const nearest = steps.reduce((best, each) => (best === null || Math.abs(each - step) < Math.abs(best - step) ? each : best), null);
+  location.hash = nearest === null ? toRun(run, "steps") : toNode(run, { step: nearest });
 }
 
 async function showSteps(body, run, head) {
