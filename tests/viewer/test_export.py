@@ -4,6 +4,8 @@ import base64
 import hashlib
 import json
 import re
+import subprocess
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -138,6 +140,14 @@ def test_the_command_prints_where_the_file_is(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["page.html"]
     refused = command("report", tmp_path / "nowhere")
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+
+
+def test_a_file_needs_no_server_library() -> None:
+    blocked = (
+        "import sys; sys.modules.update(starlette=None, uvicorn=None); import metaagentx.viewer, metaagentx.cli.report"
+    )
+    done = subprocess.run([sys.executable, "-c", blocked], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_documentation_names_every_chart() -> None:
