@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -456,5 +457,6 @@ def test_bad_input_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     done = command("view", tmp_path / "file")
     assert done.returncode == 2 and "is not a directory" in done.stderr
-    done = command("view", tmp_path, "--host", "256.1.1.1", "--port", "1", "--no-browser")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        done = command("view", tmp_path, "--port", taken.getsockname()[1], "--no-browser")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1) and "choose another --host or --port" in done.stderr
