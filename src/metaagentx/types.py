@@ -1,7 +1,7 @@
 """The rollout tree: a Task has Designs, a Design has Executions, an Execution has Calls.
 
 `rollout` builds the tree, `rewards` scores it, `training` writes advantages into it and trains on it, `runs` saves it,
-`report` shows it. Plain data; the types that graders read check their shape. No pydantic here: the grading workers
+`viewer` shows it. Plain data; the types that graders read check their shape. No pydantic here: the grading workers
 import this module inside the sandbox.
 """
 
@@ -210,18 +210,23 @@ class Call:
     completion: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
     prompt_tokens: int = 0
-    """How many tokens the model read; a saved tree keeps this and not the tokens themselves."""
+    """How many tokens the model read; a saved tree keeps this and not the tokens themselves, and
+    log-probabilities with two decimals."""
     finish: str = "stop"
     """`length`: the reply was cut off."""
     instruction: str = ""
     """What all agents were told, where a recipe sets another instruction than the default: `prompts.agent_instruction`.
     An echo of it delivers nothing."""
     seconds: float = 0.0
+    started: float = 0.0
+    """When the request was made, in seconds since 1970; 0: not known."""
+    lengths: tuple[int, ...] = ()
+    """How many characters of `text` each token wrote; empty where that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class FinalAnswer(Answer):
-    """The answer of an execution, parsed once; graders, rewards, evaluation and report read this."""
+    """The answer of an execution, parsed once; graders, rewards, evaluation and viewer read this."""
 
     text: str
     """The passage that states it, as the model wrote it: the delivery, or the whole reply."""
@@ -267,6 +272,8 @@ class ToolCall:
     seconds: float = 0.0
     failed: bool = False
     """The result says what went wrong."""
+    started: float = 0.0
+    """As for calls."""
 
 
 @dataclass(slots=True)
@@ -288,6 +295,8 @@ class Execution:
     log: str = ""
     """What the script printed; it does not affect the reward."""
     seconds: float = 0.0
+    started: float = 0.0
+    """As for calls."""
     structure: Structure | None = None
     """What the script ran, as it reported it from inside the sandbox; None: no model call was made."""
 

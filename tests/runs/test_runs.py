@@ -134,6 +134,9 @@ def test_rollouts_of_versions_that_did_not_know_who_wrote_what_are_read() -> Non
     assert (solved.fed, solved.programs, stuck.fed) == (None, [], None) and solved.answer == ANSWER
 
 
+NEW_IN_CALLS = {"instruction": "", "logprobs": [], "started": 0.0, "lengths": []}
+
+
 def test_rollouts_of_versions_whose_answers_were_text_are_read() -> None:
     file = Path(__file__).with_name("rollouts_with_text_answers.jsonl")
     written = json.loads(file.read_text())
@@ -146,7 +149,7 @@ def test_rollouts_of_versions_whose_answers_were_text_are_read() -> None:
     (old,) = written["designs"][0]["executions"]
     assert {**json.loads(json.dumps(saved))["designs"][0]["executions"][0], "answer": None} == {
         **{name: value for name, value in old.items() if name != "answer_call"}, "answer": None, "structure": None,
-        "tools": [], "told": [], "calls": [call | {"instruction": ""} for call in old["calls"]],
+        "tools": [], "told": [], "started": 0.0, "calls": [call | NEW_IN_CALLS for call in old["calls"]],
     }  # fmt: skip
 
 
@@ -156,7 +159,20 @@ def test_rollouts_have_counts_and_no_tokens(directory: Path) -> None:
     (line,) = (directory / "rollouts" / "000000.jsonl").read_text().splitlines()
     call = json.loads(line)["designs"][0]["executions"][0]["calls"][0]
     assert (call["prompt_tokens"], call["tokens"], call["advantage"], call["seconds"]) == (4, 3, -0.5, 0.25)
-    assert not {"prompt", "completion", "logprobs"} & set(call)
+    assert not {"prompt", "completion"} & set(call)
+    assert (call["logprobs"], call["lengths"]) == ([], []), "which text they belong to is not known"
+
+
+def test_log_probabilities_are_saved_with_two_decimals_for_the_text_of_each_token(directory: Path) -> None:
+    tree = a_rollout()
+    call = tree.designs[0].executions[0].calls[0]
+    call.lengths, call.logprobs = (1, 0, len(call.text) - 1), (-0.12345, 0.0, -17.5)
+    with Run.create(directory, CONFIG) as run:
+        run.write_step(0, {}, [tree])
+    (read,) = run.rollouts(0)
+    again = read.designs[0].executions[0].calls[0]
+    assert (again.lengths, again.logprobs) == (call.lengths, (-0.12, 0.0, -17.5))
+    assert call.logprobs == (-0.12345, 0.0, -17.5), "training reads the exact ones"
 
 
 def test_metrics_have_sorted_keys_and_exact_numbers(directory: Path) -> None:

@@ -146,6 +146,7 @@ def test_solve_prints_the_answer_and_nothing_else(server: Server, tmp_path: Path
     )
     run = Run.open(tmp_path / "saved")
     assert [run.rollouts(step)[0].task.question for step in (0, 1)] == [QUESTION] * 2
+    assert f"metaagentx view {tmp_path / 'saved'}" in done.stderr.replace("'", ""), "how to see it"
     report = command("report", tmp_path / "saved")
     assert report.returncode == 0, report.stderr
 

@@ -24,13 +24,14 @@ from .solve import design, run_command, solve
 from .tasks import tasks_app
 from .terminal_text import without_controls
 from .train import train
+from .view import view_command
 
 EXTRAS = {
     **dict.fromkeys(("torch", "transformers", "tokenizers", "peft", "safetensors", "jinja2"), "local,tasks"),
     **dict.fromkeys(("reasoning_gym", "math_verify", "latex2sympy2_extended", "sympy"), "tasks"),
     **dict.fromkeys(("datasets", "pyarrow"), "hub"),
     "openai": "openai",
-    **dict.fromkeys(("starlette", "uvicorn"), "serve"),
+    **dict.fromkeys(("starlette", "uvicorn"), "serve,view"),
     "tinker": "tinker",
 }
 """Optional packages that commands import, and the extra that installs each."""
@@ -71,6 +72,7 @@ app.command()(quickstart)
 app.command()(train)
 app.command()(plan)
 app.command("eval")(evaluate_command)
+app.command("view")(view_command)
 app.command("report")(report_command)
 app.command("serve")(serve_command)
 app.command()(coldstart)

@@ -19,10 +19,10 @@ from ..config import Config, Recipe, load_recipe, portable, to_toml
 from ..config.bundled import is_bundled
 from ..config.toml import quote
 from ..evaluation.result import Evaluation
-from ..report import write_report
 from ..runs import Run, command, evaluation_directory
 from ..runs.work import check_same_settings
 from ..system.models import load_run_recipe
+from ..viewer import write_report
 from .assembly import collect_from_teacher, train_run
 from .evaluation_request import RunRequest, evaluate_run
 from .preflight import RESUME_HINT, check_output_directory, prepare_tasks

@@ -11,6 +11,6 @@ def report_command(
     out: Annotated[Path | None, typer.Option("--out", help="The HTML file. Default: RUN/report.html.")] = None,
 ) -> None:
     """Write one self-contained HTML file about a run: charts, evaluations, example trees."""
-    from ..report import write_report
+    from ..viewer import write_report
 
     typer.echo(write_report(run, out))

@@ -37,7 +37,7 @@ RequestSeconds = Annotated[float, typer.Option(help="Deadline of a request, with
 BodyLimit = Annotated[int, typer.Option(help="The most bytes of a request.", min=1)]
 Designs = Annotated[int, typer.Option(help="Designs whose answers are put to a vote.", min=1, max=64)]
 Attempts = Annotated[int, typer.Option(help="How often a design that leads to no answer is drawn.", min=1, max=64)]
-Save = Annotated[Path | None, typer.Option(help="Directory for the trees; `metaagentx report DIR` shows them.")]
+Save = Annotated[Path | None, typer.Option(help="Directory for the trees; `metaagentx view DIR` shows them.")]
 SaveLimit = Annotated[int, typer.Option(help="The most trees to keep, the newest ones.", min=1)]
 SaveMegabytes = Annotated[int, typer.Option(help="The most megabytes of trees to keep.", min=1)]
 
@@ -97,7 +97,7 @@ def serve_command(  # noqa: PLR0913, PLR0917  the options of a command are its p
 
 def _client_key(variable: str | None, host: str, no_client_key: bool) -> str | None:
     """Return the key that clients must send. Other machines may reach the server only with one."""
-    from ..serve.options import LOOPBACK
+    from ..web import LOOPBACK
 
     if variable is not None:
         key = os.environ.get(variable, "").strip()

@@ -28,7 +28,7 @@ Question = Annotated[str | None, typer.Argument(help="The question, a file that 
 Designs = Annotated[int, typer.Option(help="Designs whose answers are put to a vote.", min=1, max=64)]
 Attempts = Annotated[int, typer.Option(help="How often a design that leads to no answer is drawn.", min=1, max=64)]
 AsJSON = Annotated[bool, typer.Option("--json", help="Print answer, script, usage and time as JSON.")]
-Save = Annotated[Path | None, typer.Option(help="Directory for the tree; `metaagentx report DIR` shows it.")]
+Save = Annotated[Path | None, typer.Option(help="Directory for the tree; `metaagentx view DIR` shows it.")]
 
 
 def solve(  # noqa: PLR0913, PLR0917  the options of a command are its parameters
@@ -48,6 +48,7 @@ def solve(  # noqa: PLR0913, PLR0917  the options of a command are its parameter
     overrides: SetOption = None,
 ) -> None:
     """Answer a question with a workflow of its own. The answer alone goes to standard output."""
+    from ..runs import command
     from ..system.save import check_save_directory, save_result
     from .solve_display import Display
 
@@ -63,6 +64,7 @@ def solve(  # noqa: PLR0913, PLR0917  the options of a command are its parameter
                 display.finish(result)
         if save is not None:
             save_result(save, result)
+            typer.echo(f"metaagentx: to see how this was solved: {command('view', save)}", err=True)
         if as_json:
             typer.echo(json.dumps(result.to_json(), ensure_ascii=False, indent=2))
         else:

@@ -72,7 +72,7 @@ async def run_script(  # noqa: PLR0913, PLR0917  all of them are needed, and non
     has been retried by its sampler, and a timeout is final. The execution ends at the latest `_GRACE_SECONDS` after its
     limit.
     """
-    started = time.perf_counter()
+    clock, started = time.time(), time.perf_counter()
     deadline = started + limits.execution_seconds
     for _ in range(limits.retries + 1):
         asks = _Asks(sampler, limits, seed_path, instruction, tools)
@@ -80,7 +80,7 @@ async def run_script(  # noqa: PLR0913, PLR0917  all of them are needed, and non
         failed = execution.fault is not None and execution.fault.infra and asks.first_fault() is None
         if not failed or time.perf_counter() >= deadline:
             break
-    execution.seconds = time.perf_counter() - started
+    execution.seconds, execution.started = time.perf_counter() - started, round(clock, 4)
     return execution
 
 
@@ -207,7 +207,7 @@ class _Asks:
 
     async def _call_tool(self, number: int, name: str, arguments: str, tools: ToolBox) -> ToolCall | Fault:
         async with self._tool_turn:
-            started = time.perf_counter()
+            clock, started = time.time(), time.perf_counter()
             result: ToolResult | None = None
             for _ in range(_TOOL_ATTEMPTS):
                 try:
@@ -219,7 +219,7 @@ class _Asks:
                 return Fault("infra", problem)
         seconds = time.perf_counter() - started
         shown = arguments[: tools.config.argument_characters]
-        called = ToolCall(name, shown, result.text, seconds, result.failed)
+        called = ToolCall(name, shown, result.text, seconds, result.failed, round(clock, 4))
         self._tool_calls[number] = called
         return called
 
@@ -343,7 +343,7 @@ def _build_execution(result: Result, asks: _Asks, question: str, late: Fault | N
     elif late is not None:
         execution.fault = late
     elif result.verdict is not Verdict.OK:
-        execution.fault = Fault(result.verdict.value, result.detail)
+        execution.fault = Fault(result.verdict.value, result.located_detail)
     elif result.answer is None:
         execution.fault = Fault("no_answer", "the script ended without an answer: no workflow was run to its end")
     else:

@@ -13,6 +13,7 @@ from typing import TypeAlias, TypeVar
 
 from ..policy import BackendError, ChatModel, Completion, ContextOverflow, Policy, QueuesRequests, SamplingParams
 from ..types import Call, Role
+from .token_lengths import token_lengths
 
 T = TypeVar("T")
 OnTimeout: TypeAlias = Callable[[], Awaitable[bool]]
@@ -56,7 +57,7 @@ class RoleSampler:
         """
         stream = None if on_text is None else _Stream(on_text)
         chat = tuple(dict(message) for message in messages)
-        started = time.perf_counter()
+        clock, started = time.time(), time.perf_counter()
         if isinstance(self.policy, ChatModel):
             model, params = self.policy, SamplingParams(self.max_tokens, self.temperature, seed=seed)
             reply = await self._with_retries(lambda: model.chat(chat, params), self.attempt_seconds, on_timeout)
@@ -73,7 +74,8 @@ class RoleSampler:
             call = Call(self.role, agent, chat, text, tokens=len(completion.tokens), finish=completion.finish)
             call.prompt_tokens = len(prompt)
             call.prompt, call.completion, call.logprobs = tuple(prompt), completion.tokens, completion.logprobs
-        call.seconds = time.perf_counter() - started
+            call.lengths = token_lengths(self.policy.tokenizer, call.completion, text)
+        call.seconds, call.started = time.perf_counter() - started, round(clock, 4)
         if stream is not None:
             stream.finish(call.text)
         return call

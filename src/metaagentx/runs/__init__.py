@@ -7,7 +7,7 @@
 
 A run may be killed at any moment. The newest checkpoint counts: entering a run restores it, and the steps after it are
 done again with the same result. A run that is not entered can be read, also while another process trains it: evaluation
-and report read this directory and nothing else.
+and viewer read this directory and nothing else.
 """
 
 from .commands import command, resume_command

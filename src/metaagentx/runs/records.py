@@ -71,13 +71,19 @@ def read_lines(path: Path, hint: Callable[[int], str] = lambda number: "") -> It
         for number, line in enumerate(file, start=1):
             if not line.endswith(b"\n"):
                 return
-            try:
-                value = json.loads(line)
-            except (ValueError, RecursionError):
-                value = None
-            if not isinstance(value, dict):
+            value = parse_line(line)
+            if value is None:
                 raise MetaAgentXError(f"{path}, line {number}: not a JSON object, so the file is damaged{hint(number)}")
             yield value
+
+
+def parse_line(line: bytes) -> dict[str, JSON] | None:
+    """Return the object of a line; None for a damaged line, which a reader that needs no other line may leave out."""
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def empty_metrics(step: int | str) -> str:

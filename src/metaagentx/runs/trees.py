@@ -1,7 +1,8 @@
-"""Rollouts as JSON, one per line: the whole tree without tokens and log-probabilities.
+"""Rollouts as JSON, one per line: the whole tree without the tokens.
 
-A rollout that was read back equals the one that was written, except that `Call.prompt`, `completion` and `logprobs` are
-empty. Anything else than a rollout is refused with the file, the line and the field. Unknown fields are ignored.
+A rollout that was read back equals the one that was written, except that `Call.prompt` and `completion` are empty, and
+that log-probabilities have two decimals; without `lengths`, which says what text they belong to, they are left out.
+Anything else than a rollout is refused with the file, the line and the field. Unknown fields are ignored.
 """
 
 from pathlib import Path
@@ -12,7 +13,7 @@ from ..types import JSON, FinalAnswer, Rollout
 from .records import read_lines
 from .serialize import Serializer
 
-_TOKENS = {"prompt", "completion", "logprobs"}
+_TOKENS = {"prompt", "completion"}
 _EXCLUDED = {
     "task": {"grading": {"file"}},  # where the task was read from: the run may be moved away from it
     "designs": {"__all__": {"call": _TOKENS, "executions": {"__all__": {"calls": {"__all__": _TOKENS}}}}},
@@ -32,8 +33,13 @@ def read_rollouts(path: Path) -> list[Rollout]:
 
 
 def rollout_to_json(rollout: Rollout) -> dict[str, JSON]:
-    """Return the tree with its texts, rewards, advantages, faults and timings; of tokens only their number."""
-    return _SERIALIZER.dump(rollout)
+    """Return the tree with its texts, rewards, advantages, faults, timings and log-probabilities."""
+    data = _SERIALIZER.dump(rollout)
+    for design in data["designs"]:
+        for call in (design["call"], *(call for execution in design["executions"] for call in execution["calls"])):
+            # Two decimals are what a page can show; all digits would be most of the file.
+            call["logprobs"] = [round(value, 2) for value in call["logprobs"]] if call["lengths"] else []
+    return data
 
 
 def rollout_from_json(data: dict[str, JSON]) -> Rollout:

@@ -1,5 +1,6 @@
 """The public types of the sandbox: limits, results, verdicts, tiers and exceptions."""
 
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -11,6 +12,7 @@ from .frames import JSON
 AskHandler = Callable[[JSON], Awaitable[JSON]]
 """Handles one ask. An exception ends the run and is raised by `Sandbox.run`; a HandlerError sets the verdict."""
 
+_LINE = re.compile(r'^  File "script\.py", line (\d+)', re.MULTILINE)
 KILL_SECONDS = 10.0
 """How long to wait for a killed run to be confirmed dead. After that the fork server counts as broken."""
 
@@ -132,6 +134,12 @@ class Result:
     tier: Tier
     starved_seconds: float = 0.0
     """How long the machine kept it from computing, as far as the host can tell."""
+
+    @property
+    def located_detail(self) -> str:
+        """Return the detail, after the line of the code where the error came from, if its traceback says so."""
+        lines = _LINE.findall(self.stderr) if self.verdict is Verdict.SCRIPT_ERROR else []
+        return f"line {lines[-1]}: {self.detail}" if lines else self.detail
 
     @property
     def isolated(self) -> bool:

@@ -4,8 +4,9 @@ import hmac
 
 from starlette.datastructures import Headers
 
+from ..web import LOOPBACK, host_name
 from .errors import APIError
-from .options import LOOPBACK, ServeOptions
+from .options import ServeOptions
 
 
 def check_host(headers: Headers, options: ServeOptions) -> None:
@@ -28,9 +29,3 @@ def check_key(headers: Headers, options: ServeOptions) -> None:
     if scheme.lower() != "bearer" or not same:
         message = "missing or wrong API key: send it as `Authorization: Bearer KEY`"
         raise APIError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
-
-
-def host_name(host: str) -> str:
-    """Return the name in a Host header, without port and brackets."""
-    name = host.strip().lower()
-    return name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]

@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
-
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:

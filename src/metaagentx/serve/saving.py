@@ -1,4 +1,4 @@
-"""Trees of answered questions on disk, the newest ones only, as a run directory that `metaagentx report` opens."""
+"""Trees of answered questions on disk, the newest ones only, as a run directory that `metaagentx view` opens."""
 
 import asyncio
 from collections import deque

@@ -4,14 +4,13 @@ While it drains, requests under way finish, and new ones get 503 on a socket tha
 should go elsewhere, instead of seeing a refused connection.
 """
 
-import socket
 from collections.abc import Callable
 from types import FrameType
 
 import uvicorn
 
-from ..errors import MetaAgentXError
 from ..system import System
+from ..web import base_url, listen
 from .app import Service, build_app
 from .connection import PatientProtocol
 from .gate import Gate
@@ -46,7 +45,10 @@ class DrainingServer(uvicorn.Server):
 async def serve(system: System, options: ServeOptions, on_start: Callable[[str], None] = lambda url: None) -> None:
     """Serve a system until a signal. `on_start` is called with the URL when requests are accepted."""
     set_up_logging()
-    with open_store(options.save, options.save_trees, options.save_bytes) as store, _listen(options) as listener:
+    with (
+        open_store(options.save, options.save_trees, options.save_bytes) as store,
+        listen(options.host, options.port) as listener,
+    ):
         service = Service(system, options, store)
         config = uvicorn.Config(
             build_app(service),
@@ -60,20 +62,6 @@ async def serve(system: System, options: ServeOptions, on_start: Callable[[str],
             server_header=False,
             timeout_graceful_shutdown=_GOODBYE_SECONDS,
         )
-        port = listener.getsockname()[1]
-        host = f"[{options.host}]" if ":" in options.host else options.host
-        on_start(f"http://{host}:{port}/v1")
+        on_start(f"{base_url(options.host, listener)}/v1")
         await DrainingServer(config, service.gate).serve([listener])
         LOGGER.info({"message": "stopped: every request under way was finished"})
-
-
-def _listen(options: ServeOptions) -> socket.socket:
-    """Return a listening socket: from here on clients can connect, and an address in use is an error in one line."""
-    try:
-        family = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((options.host, options.port), family=family, backlog=2048)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise MetaAgentXError(
-            f"cannot listen on {options.host}:{options.port} ({reason}): choose another --host or --port"
-        ) from error

@@ -1,4 +1,4 @@
-"""Save answered questions as a run directory without training, which the report can open: one step per question."""
+"""Save answered questions as a run directory without training, which the viewer opens: one step per question."""
 
 import os
 from pathlib import Path
