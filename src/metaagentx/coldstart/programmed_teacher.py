@@ -26,10 +26,10 @@ from ..evaluation.designs import (
 from ..policy import ChatReply, Messages, SamplingParams
 from ..workflow.reply import DESIGNER_LINE
 
-ERROR_RATE = 0.15
-"""How often it errs when it answers without the tool."""
-TOOL_SKIP_RATE = 0.5
-"""How often it forgets its tool where that would help. Where it would not, it always uses it, and believes it."""
+ERROR_RATE = 0.3
+"""How often it errs when it answers without the tool, where something is to be computed."""
+TOOL_SKIP_RATE = 0.65
+"""How often it forgets its tool where a program computes the answer. Elsewhere it always uses it, and believes it."""
 CRITIC_ERROR_RATE = 0.2
 """How often its verdict on a result is wrong."""
 
@@ -62,7 +62,7 @@ def design(question: str, chance: random.Random) -> str:
 def _compose(chance: random.Random) -> tuple[str, str]:
     pattern = chance.choice(("single", "tool", "vote", "vote", "reflection", "plan"))
     with_tool = pattern == "tool" or (pattern != "single" and chance.random() < 0.3)
-    turns = chance.choice((2, 3, 6)) if pattern == "tool" else 2 if with_tool else 0
+    turns = chance.choice((3, 6)) if pattern == "tool" else 2 if with_tool else 0
     agent = chance.choice(CODERS if with_tool else SOLVERS)
     if pattern == "vote":
         return pattern, vote_design(sorted(chance.sample(VOTERS, 3 if with_tool else chance.choice((3, 5)))), turns)
@@ -92,17 +92,19 @@ def _work(conversation: Messages, chance: random.Random) -> str:
             return _program(family, match, len(conversation) // 2 - 1)
         if answer is not None:
             return _deliver(answer)
-    elif has_turns and not (family.tool_helps and chance.random() < TOOL_SKIP_RATE):
+    elif has_turns and not (family.skips_tool and chance.random() < TOOL_SKIP_RATE):
         return _program(family, match, 0)
-    return _deliver(family.wrong(match, chance) if chance.random() < ERROR_RATE else family.answer(match))
+    errs = family.wrong is not None and chance.random() < ERROR_RATE
+    answer = family.wrong(match, chance) if errs and family.wrong else family.answer(match)
+    return _deliver(answer, family.reasons(match))
 
 
 def _program(family: "_Family", match: re.Match[str], tries: int) -> str:
     return f"```python\n{family.code(match, tries)}\n```"
 
 
-def _deliver(answer: str) -> str:
-    return f"<delivery>\\boxed{{{answer}}}</delivery>"
+def _deliver(answer: str, reasons: str = "") -> str:
+    return f"<delivery>{reasons}\\boxed{{{answer}}}</delivery>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,12 +115,16 @@ class _Family:
     pattern: str
     plan: str
     answer: Callable[[re.Match[str]], str]
-    wrong: Callable[[re.Match[str], random.Random], str]
+    wrong: Callable[[re.Match[str], random.Random], str] | None
+    """A wrong answer; None where it makes no errors."""
+    reasons: Callable[[re.Match[str]], str] = lambda match: ""
+    """What it says before an answer of its own."""
     code: Callable[[re.Match[str], int], str]
     """The program, after so many that did not give the answer."""
     read: Callable[[re.Match[str], str, str], str | None]
     """The answer, from a program and its output; None if they do not give it."""
-    tool_helps: bool = True
+    skips_tool: bool = False
+    """Whether it often forgets its tool."""
     retries: bool = False
     """Whether another program is worth a try where one does not give the answer."""
     check: Callable[[re.Match[str], str], bool]
@@ -151,22 +157,28 @@ def _computed(
         wrong=lambda match, chance: _corrupt(answer(match), chance),
         code=lambda match, _: code(match),
         read=lambda match, program, output: output,
+        skips_tool=True,
         check=lambda match, result: result == answer(match),
     )
 
 
-def _read_off(name: str, pattern: str, plan: str, answer: Callable[[re.Match[str]], str], others: str) -> _Family:
-    """Return a family in which a program does not help: the answer is one of a few words."""
-    words = others.split()
+def _read_off(
+    name: str,
+    pattern: str,
+    plan: str,
+    answer: Callable[[re.Match[str]], str],
+    reasons: Callable[[re.Match[str]], str] = lambda match: "",
+) -> _Family:
+    """Return a family in which a program does not help, and which the teacher reads well."""
     return _Family(
         name=name,
         pattern=pattern,
         plan=plan,
         answer=answer,
-        wrong=lambda match, chance: chance.choice(words),
+        wrong=None,
+        reasons=reasons,
         code=lambda match, _: f'print("{match[1]}")',
         read=lambda match, program, output: output,
-        tool_helps=False,
         check=lambda match, result: result == answer(match),
     )
 
@@ -201,9 +213,18 @@ _RELATIONS = {
 """What a father (0), a mother (1) and their son (2) are to one another."""
 
 
-def _relation(match: re.Match[str]) -> str:
+_PLACES = ("father", "mother", "son")
+
+
+def _places(match: re.Match[str]) -> tuple[int, int]:
     family = [match[1], match[2], match[3]]
-    return _RELATIONS[family.index(match[4]), family.index(match[5])]
+    return family.index(match[4]), family.index(match[5])
+
+
+def _family_reasons(match: re.Match[str]) -> str:
+    members = ", ".join(f"{place} {match[index]}" for index, place in enumerate(_PLACES, 1))
+    first, second = _places(match)
+    return f"{members}: {match[4]} is the {_PLACES[first]}, {match[5]} is the {_PLACES[second]}. "
 
 
 _FAMILIES = (
@@ -226,15 +247,14 @@ _FAMILIES = (
         r"(\w+) is married to (\w+)\. They have a child called (\w+)\.\s+(?:What is|How is|What relation is) (\w+) "
         r"(?:related )?to (\w+)\?",
         "Follow marriages and children.",
-        _relation,
-        " ".join(dict.fromkeys(_RELATIONS.values())),
+        lambda match: _RELATIONS[_places(match)],
+        _family_reasons,
     ),
     _read_off(
         "circle",
         r"(\d+) (?:sisters|female friends|female colleagues)\b",
         "Count her as one of them.",
         lambda match: str(int(match[1]) + 1),
-        "1 2 3 4 5 6 7",
     ),
     _Family(
         name="numbers",
