@@ -23,6 +23,7 @@ from metaagentx.atomic import atomic_write
 from metaagentx.cli.quickstart_parts import FULL_SIZE, cold_start_settings
 from metaagentx.config import load_config, load_recipe
 from metaagentx.errors import MetaAgentXError
+from metaagentx.evaluation.designs import LIBRARY
 from metaagentx.runs.work import check_same_settings
 
 RECIPE = Path("recipes/tiny.toml")
@@ -92,7 +93,14 @@ async def one(name: str, seed: int, root: Path) -> None:
     await train_run(run, config)
     methods = () if name == WHOLE_RECIPE else ("metaagentx",)
     request = RunRequest(
-        directory, paths.student, split="test", limit=TASKS, methods=methods, out=directory, checkpoint="last"
+        directory,
+        paths.student,
+        designs=LIBRARY,
+        split="test",
+        limit=TASKS,
+        methods=methods,
+        out=directory,
+        checkpoint="last",
     )
     found = (await evaluate_run(request)).evaluation
 
@@ -122,7 +130,7 @@ def _write(path: Path, text: str) -> None:
     atomic_write(path, text.encode())
 
 
-async def every(seeds: int, jobs: int, root: Path) -> list[str]:
+async def every(names: Sequence[str], seeds: int, jobs: int, root: Path) -> list[str]:
     """All of them, a few at a time, each in a process of its own. What failed."""
     at_once = asyncio.Semaphore(jobs)
     failed: list[str] = []
@@ -142,7 +150,7 @@ async def every(seeds: int, jobs: int, root: Path) -> list[str]:
 
     await asyncio.gather(*(run(COLD, seed, root / f"seed-{seed}" / "student") for seed in range(seeds)))
     if not failed:
-        kinds = [(name, seed) for name in variants() for seed in range(seeds)]
+        kinds = [(name, seed) for name in names for seed in range(seeds)]
         await asyncio.gather(*(run(name, seed, _result_file(root, name, seed)) for name, seed in kinds))
     return failed
 
@@ -160,11 +168,10 @@ def tables(found: Sequence[Result]) -> str:
     methods = {name: [result for result in whole if result.method == name] for name in names}
     trained = {name: [r for r in found if r.variant == name and r.method == "metaagentx"] for name in variants()}
     trained.pop(WHOLE_RECIPE)
-    return (
-        f"The recipe as it stands, by method:\n\n{_table('method', methods)}\n"
-        f"{_above('cold start', methods)}\n"
-        f"Variants after {STEPS} steps, by what the trained system solves:\n\n{_table('variant', trained)}"
-    )
+    text = f"The recipe as it stands, by method:\n\n{_table('method', methods)}\n{_above('cold start', methods)}"
+    if any(trained.values()):
+        text += f"\nVariants after {STEPS} steps, by what the trained system solves:\n\n{_table('variant', trained)}"
+    return text
 
 
 def _table(heading: str, groups: Mapping[str, Sequence[Result]]) -> str:
@@ -236,18 +243,20 @@ def _solved(root: Path, name: str) -> list[tuple[float, float]]:
     return [(float(rows[0]["step"]), fmean(row["solved"] for row in rows)) for rows in zip(*runs, strict=True)]
 
 
-def write_docs(docs: Path, text: str, picture: str) -> None:
-    """The tables between the marks of docs/results.md, the curves beside it."""
+def write_docs(docs: Path, text: str, picture: str | None) -> None:
+    """The tables between the marks of docs/results.md, the curves of the variants beside it."""
     page = docs / "results.md"
     before, rest = page.read_text().split(MARKS[0], 1)
     _write(page, f"{before}{MARKS[0]}{text}{MARKS[1]}{rest.split(MARKS[1], 1)[1]}")
-    _write(docs / "results.svg", picture)
+    if picture:
+        _write(docs / "results.svg", picture)
 
 
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3, help="how many, from 0 on (3)")
+    parser.add_argument("--recipe-only", action="store_true", help="the recipe as it stands, without variants")
     parser.add_argument("--jobs", type=int, default=2, help="how many trainings at once (2)")
     parser.add_argument("--dir", type=Path, default=Path("runs/compare"), help="where everything goes (runs/compare)")
     parser.add_argument("--write", type=Path, metavar="DOCS", help="where results.md stands, such as docs")
@@ -268,12 +277,15 @@ def main() -> None:
             parser.error(f"there is no {given.one[0]}")
         asyncio.run(one(given.one[0], int(given.one[1]), given.dir))
         return
-    failed = asyncio.run(every(given.seeds, given.jobs, given.dir))
+    names = [WHOLE_RECIPE] if given.recipe_only else [*variants()]
+    failed = asyncio.run(every(names, given.seeds, given.jobs, given.dir))
     if failed:
         sys.exit("\n".join([*failed, "fix this, then run the same command to do what is missing"]))
-    text, picture = tables(read_results(given.dir, given.seeds)), curves(given.dir)
+    text = tables(read_results(given.dir, given.seeds))
+    picture = None if given.recipe_only else curves(given.dir)
     _write(given.dir / "results.md", text)
-    _write(given.dir / "curves.svg", picture)
+    if picture:
+        _write(given.dir / "curves.svg", picture)
     if given.write:
         write_docs(given.write, text, picture)
     print(text)

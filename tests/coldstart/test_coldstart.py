@@ -75,6 +75,8 @@ def test_only_what_solved_its_task_is_kept_and_under_the_short_prompt(
     rows, usage = runner.run(collect(resources, 18, tmp_path))
     assert (usage.tasks, usage.executions) == (18, 36)
     assert 0 < usage.solved < 36, "an imperfect teacher"
+    from metaagentx.coldstart.programmed_teacher import _family_of
+
     questions = {task.id: task for task in (TASKS.task(place) for place in range(18))}
     for kept in rows:
         task, reply = questions[kept.task], kept.messages[-1]["content"]
@@ -86,8 +88,9 @@ def test_only_what_solved_its_task_is_kept_and_under_the_short_prompt(
             ]
             script = parse_reply(reply).script
             assert script is not None and validate(script) == []
-        elif "```python" not in reply and kept.pattern != "ensemble":  # a vote may be won against a wrong member
-            assert last_boxed(reply) == task.grading.entry["answer"]
+        elif "```python" not in reply and kept.pattern.startswith("single"):  # in others, a wrong agent may be outdone
+            family, match = _family_of(task.question)
+            assert family.check(match, last_boxed(reply) or "")
 
 
 def test_a_stopped_collection_resumes_with_the_next_batch(
@@ -111,9 +114,9 @@ def test_enough_rows_end_a_collection_and_a_stop_changes_nothing(
     (last,) = sorted(tmp_path.iterdir())[-1:]
     last.unlink()
     assert runner.run(collect(resources, 60, tmp_path, targets)) == (rows, usage)
-    more, larger_usage = runner.run(collect(resources, 60, tmp_path, targets | {Role.EXECUTOR: 12}))
+    more, larger_usage = runner.run(collect(resources, 60, tmp_path, targets | {Role.EXECUTOR: 24}))
     assert larger_usage.tasks > usage.tasks, "with a higher target it continues"
-    assert Counter(row.role for row in more) == {Role.DESIGNER: 5, Role.EXECUTOR: 12}
+    assert Counter(row.role for row in more) == {Role.DESIGNER: 5, Role.EXECUTOR: 24}
 
 
 @given(st.lists(st.sampled_from([*Role]), max_size=40), st.integers(1, 10))
@@ -295,7 +298,7 @@ def test_rows_that_are_no_text_are_named_in_one_line(tmp_path: Path) -> None:
 def test_the_commands_teach_a_model(tmp_path: Path) -> None:
     """From tasks to a taught model as a user does it, in a directory with a space."""
     place = tmp_path / "a place"
-    source = "gym:products?min_digits=1&max_digits=1"
+    source = "gym:products?min_digits=1&max_digits=2"
     asked = ["coldstart", source, "--out", place, "--count", 12]
     kept = command(*asked)
     assert kept.returncode == 0, kept.stderr

@@ -140,7 +140,10 @@ def test_demonstrations_are_collected_under_the_recipes_prompts(tmp_path: Path) 
             assert [message["role"] for message in row.messages] == ["user", "assistant"]
             assert row.messages[0]["content"].startswith("Team for: Solve this multiplication")
         else:
-            assert row.messages[0]["content"].startswith("Solve the task.\n\nClose with <delivery>\\boxed{result}")
+            told = (
+                r"(Solve the task|Say how to solve the task|Check the result)\.\n\nClose with <delivery>\\boxed{result}"
+            )
+            assert re.match(told, row.messages[0]["content"])
 
 
 def test_what_changes_no_rows_may_change(done: Request) -> None:

@@ -4,7 +4,7 @@ import difflib
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -73,6 +73,8 @@ class EvalRequest:
     limit: int = 0
     samples: int = 1
     methods: tuple[str, ...] = ()
+    designs: Mapping[str, str] = field(default_factory=lambda: FIXED_DESIGNS)
+    """The fixed designs, by name."""
     scripts: tuple[Path, ...] = ()
     """Files with further fixed designs, measured in addition to the chosen methods."""
     out: Path | None = None
@@ -142,7 +144,7 @@ async def evaluate_run(request: RunRequest) -> EvalResult:
     checkpoint = run.checkpoint_at(step)
     start = find_initial_model(config, run.directory)
     old = request.initial_model or start
-    scripts = _load_scripts(request.scripts, config.rollout.lenient)
+    scripts = _load_scripts(request, config.rollout.lenient)
     names = _method_names(request, [*scripts], old.exists())
     needs_old = not OLD_NAMES.isdisjoint(names)
     directory = request.out or evaluation_directory(run.directory, step)
@@ -185,7 +187,7 @@ async def evaluate_model(request: ModelRequest) -> EvalResult:
         raise MetaAgentXError("a model without a run has no tasks of its own: choose some, such as --tasks gsm8k")
     settings = [*(() if request.recipe else _NO_RECIPE), *request.overrides, *request.temperatures]
     config = load_config(request.recipe, settings, require_peers=False)
-    scripts = _load_scripts(request.scripts, config.rollout.lenient)
+    scripts = _load_scripts(request, config.rollout.lenient)
     names = model_names(scripts)
     names = _choose_methods(request, names, [name for name in names if name != SELF_SHORT], SELF)
     directory = request.out or Path("runs", "eval", _slug(request.model))
@@ -337,10 +339,10 @@ def _normalize(name: str) -> str:
     return " ".join(name.casefold().replace("-", " ").replace("_", " ").split())
 
 
-def _load_scripts(paths: Sequence[Path], lenient: bool) -> dict[str, str]:
-    """Return all fixed designs by name: the standard ones, and those of files. Each has its own name and can run."""
-    scripts = dict(FIXED_DESIGNS)
-    for path in paths:
+def _load_scripts(request: EvalRequest, lenient: bool) -> dict[str, str]:
+    """Return all fixed designs by name: the request's, and those of files. Each has its own name and can run."""
+    scripts = dict(request.designs)
+    for path in request.scripts:
         for name in scripts:
             if _normalize(name) == _normalize(path.stem):
                 raise MetaAgentXError(f"{path}: there is already a design {name!r}: rename the file")

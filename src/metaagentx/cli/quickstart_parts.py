@@ -18,6 +18,7 @@ from ..coldstart.sft import SftOptions, run_sft
 from ..config import Config, Recipe, load_recipe, portable, to_toml
 from ..config.bundled import is_bundled
 from ..config.toml import quote
+from ..evaluation.designs import LIBRARY
 from ..evaluation.result import Evaluation
 from ..runs import Run, command, evaluation_directory
 from ..runs.work import check_same_settings
@@ -126,7 +127,9 @@ async def reinforce(config: Config, paths: QuickstartPaths, recipe: str) -> Run:
 
 async def evaluate_quickstart(paths: QuickstartPaths, tested: int) -> Evaluation:
     """Evaluate the run, the cold start, fixed designs and single agents on tasks that no part has seen."""
-    request = RunRequest(paths.run, initial_model=paths.student, split="test", limit=tested, checkpoint="last")
+    request = RunRequest(
+        paths.run, initial_model=paths.student, designs=LIBRARY, split="test", limit=tested, checkpoint="last"
+    )
     return (await evaluate_run(request)).evaluation
 
 

@@ -18,10 +18,7 @@ def sft(  # noqa: PLR0913, PLR0917  options of a command
     rows_per_step: Annotated[int, typer.Option(help="Batch size.", min=1)] = 64,
     learning_rate: Annotated[float, typer.Option(help="Peak learning rate.")] = 1e-5,
     designer_share: Annotated[float, typer.Option(help="Designer's share of a batch.", min=0.0, max=1.0)] = 0.5,
-    method: Annotated[
-        Literal["adamw", "muon"],
-        typer.Option(help="The optimizer. muon: faster for a new small model, at a learning rate of about 3e-3."),
-    ] = "adamw",
+    method: Annotated[Literal["adamw", "muon"], typer.Option(help="Optimizer; muon suits a new model.")] = "adamw",
     seed: Annotated[int, typer.Option(help="Seed of the order of rows and of a new model's weights.")] = 0,
     recipe: Annotated[
         str | None, typer.Option(help="Recipe file or name that the model is for: model.chat_template comes from it.")

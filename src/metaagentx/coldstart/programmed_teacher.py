@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from ..errors import MetaAgentXError
 from ..evaluation.designs import (
+    AGENT_PROMPT,
     CRITIC_PROMPT,
     PLANNER_PROMPT,
     agent_design,
@@ -24,7 +25,6 @@ from ..evaluation.designs import (
     vote_design,
 )
 from ..policy import ChatReply, Messages, SamplingParams
-from ..workflow.reply import DESIGNER_LINE
 
 ERROR_RATE = 0.3
 """How often it errs when it answers without the tool, where something is to be computed."""
@@ -46,8 +46,8 @@ class ProgrammedTeacher:
     async def chat(self, messages: Messages, params: SamplingParams) -> ChatReply:
         """Return the reply to a conversation, in either role. Each byte counts as a token, and so does the end."""
         chance = random.Random(params.seed)
-        is_designer = messages[0]["content"].startswith(DESIGNER_LINE)
-        text = design(messages[-1]["content"], chance) if is_designer else _work(messages, chance)
+        is_agent = messages[0]["content"].startswith((AGENT_PROMPT, CRITIC_PROMPT, PLANNER_PROMPT))
+        text = _work(messages, chance) if is_agent else design(messages[-1]["content"], chance)
         prompt_tokens = sum(len(message["content"].encode()) + 1 for message in messages)
         return ChatReply(text, "stop", prompt_tokens, len(text.encode()) + 1)
 

@@ -58,11 +58,14 @@ def _script(name: str, nodes: Sequence[str], tools: bool, body: str) -> str:
 FIXED_DESIGNS = {
     "single": agent_design(),
     "tool": agent_design("Coder", tool_turns=3),
-    "retry": agent_design("Coder", tool_turns=6),
     "vote": vote_design(("Ada", "Bob", "Cal")),
+}
+"""Scripts by name, which every evaluation measures."""
+LIBRARY = FIXED_DESIGNS | {
+    "retry": agent_design("Coder", tool_turns=6),
     "vote of five": vote_design(("Ada", "Bob", "Cal", "Dan", "Eve")),
     "tool vote": vote_design(("Ada", "Bob", "Cal"), tool_turns=2),
     "reflection": reflection_design(),
     "plan": planner_design(tool_turns=3),
 }
-"""Scripts by name. None needs more than six calls."""
+"""The designs that the quickstart is measured against. None needs more than six calls."""
