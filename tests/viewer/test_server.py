@@ -17,9 +17,11 @@ from urllib.parse import urlencode
 import pytest
 
 from benchmarks.sample_run import a_tree, add_step, metrics_of, write_run
+from metaagentx.errors import MetaAgentXError
 from metaagentx.runs import Run
 from metaagentx.system.save import RECIPE
 from metaagentx.types import Call, Execution, Role
+from metaagentx.web import listen
 from tests.commands import command
 from tests.viewer.viewing import HOSTILE, Viewer, viewing, wait_until
 
@@ -51,6 +53,13 @@ def test_the_link_opens_and_its_token_leaves_the_address(viewer: Viewer) -> None
     allowed = {"Cookie": cookie.partition(";")[0]}
     assert viewer.get("/api/runs", allowed)[0] == 200
     assert viewer.get("/", allowed)[0] == 200
+
+
+@pytest.mark.parametrize("other", ['state={"a":1}', "a b=1", "a[b]=x", "a@b=1", "plain"])
+def test_cookies_of_other_servers_on_this_machine_do_not_hide_the_token(viewer: Viewer, other: str) -> None:
+    own = viewer.get(f"/?token={viewer.token}")[1]["set-cookie"].partition(";")[0]
+    for cookie in (f"{other}; {own}", f"{own}; {other}"):
+        assert viewer.get("/api/runs", {"Cookie": cookie})[0] == 200, cookie
 
 
 @pytest.mark.parametrize(
@@ -460,3 +469,9 @@ def test_bad_input_is_one_line(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         done = command("view", tmp_path, "--port", taken.getsockname()[1], "--no-browser")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1) and "choose another --host or --port" in done.stderr
+
+
+@pytest.mark.parametrize("host", ["", "[::1]", "a..b", "x" * 300, "a\0b"])
+def test_a_text_that_is_no_host_is_one_line(host: str) -> None:
+    with pytest.raises(MetaAgentXError, match="choose another --host or --port"):
+        listen(host, 0)
