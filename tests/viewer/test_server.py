@@ -9,9 +9,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 import pytest
@@ -431,6 +432,62 @@ def test_an_index_that_cannot_be_written_or_is_damaged_is_no_obstacle(runs: Path
     with viewing(runs) as viewer:
         assert viewer.ask("step", run="first", step=3)["tasks"]
         assert search(viewer, run="first", solved="yes", last=0)
+
+
+def test_an_index_that_is_damaged_inside_is_made_again(runs: Path, cache: Path) -> None:
+    with viewing(runs) as viewer:
+        viewer.ask("run", run="first")
+        wait_until(lambda: viewer.ask("steps", run="first")["indexed"] == 21)
+    (file,) = (cache / "metaagentx" / "viewer").glob("*.sqlite")
+    content = bytearray(file.read_bytes())
+    content[8192:] = b"\xff" * (len(content) - 8192)
+    file.write_bytes(content)
+    with viewing(runs) as viewer:
+        assert viewer.ask("step", run="first", step=3)["tasks"]
+        assert search(viewer, run="first", solved="yes", last=0)
+
+
+def _damage_tree(run: Path, change: Callable[[dict[str, Any]], None], text: str = "") -> None:
+    """Change the first call of the first tree; `text` takes the place of "@@" in it."""
+    path = run / "rollouts" / "000000.jsonl"
+    line, *others = path.read_text().splitlines(keepends=True)
+    tree = json.loads(line)
+    change(tree)
+    path.write_text("".join([json.dumps(tree).replace('"@@"', text) + "\n", *others]))
+
+
+def test_numbers_beyond_all_bounds_cost_what_they_are_in(tmp_path: Path) -> None:
+    for name in ("metrics", "tokens", "names", "sound"):
+        write_run(tmp_path / name, 2, tasks=1)
+    huge = "1" + "0" * 400
+    with (tmp_path / "metrics" / "metrics.jsonl").open("a") as file:
+        file.write(f'{{"format": 1, "step": 2, "solved": {huge}}}\n{{"format": 1, "step": {huge}}}\n')
+    _damage_tree(tmp_path / "tokens", lambda tree: tree["designs"][0]["call"].update(tokens=-(10**30)))
+    (tmp_path / "names" / "rollouts" / f"{'9' * 30}.jsonl").write_text("{}\n")
+    with viewing(tmp_path) as viewer:
+        assert len(viewer.ask("runs")["runs"]) == 4
+        curves = viewer.ask("curves", run="metrics")["columns"]
+        assert curves["step"] == [0, 1, 2] and curves["solved"][2] is None
+        (problem,) = viewer.ask("run", run="metrics")["problems"]
+        assert "metrics.jsonl, line 4" in problem
+        assert viewer.ask("tree", run="tokens", step=0, task=0)["designs"]
+        assert [step for step, *_ in viewer.ask("steps", run="names")["steps"]] == [0, 1]
+        for name in ("metrics", "tokens", "names"):
+            assert "results" in viewer.ask("search", run=name)
+            wait_until(lambda name=name: viewer.ask("run", run=name)["indexed"] == 2)
+        viewer.ask("run", run="sound")
+        wait_until(lambda: viewer.ask("run", run="sound")["indexed"] == 2)
+
+
+def test_a_tree_that_is_nested_too_deeply_is_named(tmp_path: Path) -> None:
+    write_run(tmp_path / "deep", 1, tasks=2)
+    entry = {"generator": "x", "config": {}, "entry": {"question": "@@"}}
+    _damage_tree(tmp_path / "deep", lambda tree: tree["task"].update(grading=entry), "[" * 800 + "]" * 800)
+    with viewing(tmp_path) as viewer:
+        assert "nested too deeply" in viewer.ask("tree", run="deep", step=0, task=0)["error"]
+        assert viewer.ask("tree", run="deep", step=0, task=1)["designs"]
+        status, _, _ = viewer.get("/export?run=deep", {"Authorization": f"Bearer {viewer.token}"})
+        assert status == 200
 
 
 # The command

@@ -1,6 +1,7 @@
 """metrics.jsonl, read as it grows. A damaged line costs that line; a file that was rewritten is read anew."""
 
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +10,7 @@ from ..runs.records import parse_line
 from ..types import JSON
 
 _TAIL = 4096
+_LARGEST_STEP = 10**9
 
 
 @dataclass(slots=True)
@@ -54,7 +56,7 @@ class MetricsFile:
         for line in whole.splitlines(keepends=True):
             self._lines += 1
             value = parse_line(line)
-            if value is None or type(value.get("step")) is not int:
+            if value is None or type(step := value.get("step")) is not int or abs(step) > _LARGEST_STEP:
                 self.problems.append(
                     f"{self.path.name}, line {self._lines}: damaged, so this step is not in the curves"
                 )
@@ -73,8 +75,8 @@ def columns(rows: list[dict[str, JSON]]) -> dict[str, JSON]:
 
 def finite(value: JSON) -> float | None:
     """Return a finite number, or None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < float("inf"):
-        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
+        return None  # an integer of JSON can be larger than any floating-point number
     return float(value)
 
 
