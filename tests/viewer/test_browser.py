@@ -276,6 +276,25 @@ def test_an_exported_run_opens_from_the_disk(runs: Path, tmp_path: Path, tab: Ca
     assert shown.requests == [file.as_uri()], "one file, no network"
 
 
+def test_a_run_with_any_name_is_exported_from_the_viewer(tmp_path: Path, tab: Callable[..., Tab]) -> None:
+    name = "more/50% of ~a run's #1 & é?"
+    write_run(tmp_path / "runs" / name, 2, tasks=1)
+    with viewing(tmp_path / "runs") as viewer:
+        live = tab(f"{viewer.url}#/runs")
+        live.see("a", "#1").click()
+        live.see("[data-learned]")
+        with live.page.expect_download() as download:
+            live.see("a", "Export this run").click()
+        download.value.save_as(tmp_path / "run.html")
+        live.page.context.close()
+    shown = tab((tmp_path / "run.html").as_uri())
+    shown.see("[data-learned]")
+    shown.see(".tabs a", "Steps and trees").click()
+    shown.see("td a", "step 1").click()
+    shown.see("[data-task='0'] > .row > a").first.click()
+    shown.see("h1", "Task 0 of step 1")
+
+
 def test_one_exported_tree_opens_from_the_disk(
     viewer: Viewer, runs: Path, tmp_path: Path, tab: Callable[..., Tab]
 ) -> None:
