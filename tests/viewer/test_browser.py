@@ -6,6 +6,7 @@ import re
 import shutil
 import urllib.parse
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from benchmarks.sample_run import a_tree, add_step, write_run
 from metaagentx.runs import Run
 from metaagentx.types import Call, Design, Execution, Fault, Role
 from metaagentx.viewer import write_report
+from metaagentx.workflow.structure import Structure, StructureNode
 from tests.viewer.viewing import HOSTILE, Viewer, viewing
 
 if TYPE_CHECKING:
@@ -435,6 +437,26 @@ def test_a_hostile_run_is_shown_as_text_and_stays_fast(tmp_path: Path, tab: Call
     exported.page.evaluate("location.hash = '/run/./step/0/task/0/design/0/execution/0'")
     exported.see("#call-1 .text", "<script>alert(2)</script>")
     assert exported.page.evaluate("document.querySelectorAll('main script, main img').length") == 0
+
+
+def test_a_workflow_of_nodes_that_share_nodes_is_drawn_in_part(tmp_path: Path, tab: Callable[..., Tab]) -> None:
+    levels = [(level, 5 if level else 1) for level in range(12)]
+    nodes = [
+        StructureNode("sequence", "n", tuple(range(1 + 5 * level, 6 + 5 * level)), (), 1)
+        for level, width in levels
+        for _ in range(width)
+    ]
+    nodes += [StructureNode("agent", "Solver", (), (), 1), StructureNode("sequence", "n", (9999,), (), 1)] * 3
+    call = Call(Role.EXECUTOR, "Solver", ({"role": "user", "content": "?"},), "42")
+    execution = Execution([call], structure=Structure("mixed", tuple(nodes), ((0, 9999),)))
+    with Run.create(tmp_path / "run", "steps = 1\n") as run:
+        tree = a_tree(random.Random(0), 0, 0, 1, 1, 10)
+        tree.designs = [Design(replace(call, role=Role.DESIGNER), "script", [execution], pattern="mixed")]
+        run.write_step(0, {"solved": 1.0}, [tree])
+    with viewing(tmp_path) as viewer:
+        shown = tab(f"{viewer.url}#/run/run/step/0/task/0/design/0/execution/0")
+        shown.see(".drawing svg text", "drawn in part")
+        assert shown.page.locator(".drawing svg rect").count() < 400
 
 
 def test_a_damaged_line_costs_its_tree_and_not_the_page(tmp_path: Path, tab: Callable[..., Tab]) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -477,6 +478,43 @@ def test_numbers_beyond_all_bounds_cost_what_they_are_in(tmp_path: Path) -> None
             wait_until(lambda name=name: viewer.ask("run", run=name)["indexed"] == 2)
         viewer.ask("run", run="sound")
         wait_until(lambda: viewer.ask("run", run="sound")["indexed"] == 2)
+
+
+def test_pipes_and_devices_in_the_place_of_files_are_not_waited_for(tmp_path: Path) -> None:
+    names = ("metrics.jsonl", "log.txt", "config.toml", "best", "lock", "evaluation/1/evaluation.json")
+    for number, name in enumerate(names):
+        write_run(tmp_path / f"run-{number}", 1, tasks=1)
+        path = tmp_path / f"run-{number}" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        os.mkfifo(path)
+    write_run(tmp_path / "device", 1, tasks=1)
+    (tmp_path / "device" / "config.toml").unlink()
+    (tmp_path / "device" / "config.toml").symlink_to("/dev/zero")
+    os.mkfifo(tmp_path / "device" / "rollouts" / "000007.jsonl")
+    with viewing(tmp_path) as viewer:
+        assert len(viewer.ask("runs")["runs"]) == 7
+        for run in (f"run-{number}" for number in range(6)):
+            for page in ("run", "curves", "log", "config", "evaluations"):
+                viewer.ask(page, run=run)
+        assert "not a regular file" in viewer.ask("config", run="device")["text"]
+        assert "not a regular file" in viewer.ask("step", run="device", step=7)["error"]
+
+
+def test_a_run_that_is_removed_ends_its_events(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_run(tmp_path / "runs" / "gone", 1, tasks=1)
+    (tmp_path / "runs" / "other").mkdir()
+    with viewing(tmp_path / "runs") as viewer:
+        key = {"Authorization": f"Bearer {viewer.token}"}
+        ended: list[bytes] = []
+        thread = threading.Thread(target=lambda: ended.append(viewer.get("/api/events?run=gone", key)[2]))
+        thread.start()
+        time.sleep(1)
+        shutil.rmtree(tmp_path / "runs" / "gone")
+        wait_until(lambda: viewer.ask("runs")["runs"] == [])
+        thread.join(20)
+        assert len(ended) == 1 and ended[0].startswith(b"retry")
+    assert not caplog.records, "nothing of it is a fault of the viewer"
 
 
 def test_a_tree_that_is_nested_too_deeply_is_named(tmp_path: Path) -> None:

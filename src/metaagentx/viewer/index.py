@@ -19,6 +19,7 @@ from ..errors import MetaAgentXError
 from ..runs.records import parse_line
 from ..runs.trees import rollout_from_json
 from ..types import Design, Execution, Rollout
+from .metrics_file import open_regular
 
 _VERSION = 1
 _QUESTION_CHARACTERS = 200
@@ -107,7 +108,7 @@ class TreeIndex:
         known = self.query("SELECT inode, size, changed FROM files WHERE step = ?", step)
         if known != [identity]:
             try:
-                with path.open("rb") as file:
+                with open_regular(path) as file:
                     identity = _identity(os.fstat(file.fileno()))
                     rows = _read_rows(step, file)
             except OSError as error:

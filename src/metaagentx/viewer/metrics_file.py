@@ -1,10 +1,13 @@
 """metrics.jsonl, read as it grows. A damaged line costs that line; a file that was rewritten is read anew."""
 
+import errno
 import os
+import stat
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
 from ..runs.records import parse_line
 from ..types import JSON
@@ -30,7 +33,7 @@ class MetricsFile:
     def refresh(self) -> None:
         """Read what was added since the last time."""
         try:
-            with self.path.open("rb") as file:
+            with open_regular(self.path) as file:
                 status = os.fstat(file.fileno())
                 identity = (status.st_dev, status.st_ino)
                 if identity != self._identity or not self._continues(file.fileno(), status.st_size):
@@ -64,6 +67,15 @@ class MetricsFile:
                 self.rows.append(value)
         self._read += len(whole)
         self._tail = (self._tail + whole)[-_TAIL:]
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file to read; a pipe, which would wait for somebody to write, or a device is an error."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file")
+    return os.fdopen(descriptor, "rb")
 
 
 def columns(rows: list[dict[str, JSON]]) -> dict[str, JSON]:
