@@ -231,6 +231,24 @@ def test_one_task_at_two_steps(viewer: Viewer, tab: Callable[..., Tab]) -> None:
     shown.see(".note", "no other tree of this task")
 
 
+def test_the_change_is_from_the_earlier_step_to_the_later(viewer: Viewer, tab: Callable[..., Tab]) -> None:
+    shown = tab(f"{viewer.url}#/run/first/step/21/task/1")
+    shown.see("a", "Compare").first.click()
+    shown.see("[data-summary] th", "step 21")
+    assert shown.page.locator("[data-summary] th").all_inner_texts()[1:3] == ["step 1", "step 21"]
+    assert shown.page.locator("[data-side] h2").all_inner_texts() == ["first, step 1, task 1", "first, step 21, task 1"]
+
+
+def test_a_run_without_steps_has_a_row_like_others(tmp_path: Path, tab: Callable[..., Tab]) -> None:
+    Run.create(tmp_path / "new", "steps = 1\n")
+    write_run(tmp_path / "trained", 1, tasks=1)
+    with viewing(tmp_path) as viewer:
+        shown = tab(viewer.url)
+        shown.see("tr", "trained")
+        new, trained = (shown.see("tbody tr", name).bounding_box()["height"] for name in ("new", "trained"))
+        assert abs(new - trained) < 8
+
+
 def test_evaluations_log_and_configuration(viewer: Viewer, tab: Callable[..., Tab]) -> None:
     shown = tab(f"{viewer.url}#/run/first/tab/evaluations")
     shown.see("h2", "During training")
