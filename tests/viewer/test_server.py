@@ -443,9 +443,12 @@ def test_an_index_that_is_damaged_inside_is_made_again(runs: Path, cache: Path) 
     content = bytearray(file.read_bytes())
     content[8192:] = b"\xff" * (len(content) - 8192)
     file.write_bytes(content)
+    journal = file.with_name(f"{file.name}-journal")
+    journal.write_bytes(b"of the damaged one")
     with viewing(runs) as viewer:
         assert viewer.ask("step", run="first", step=3)["tasks"]
         assert search(viewer, run="first", solved="yes", last=0)
+    assert not journal.exists()
 
 
 def _damage_tree(run: Path, change: Callable[[dict[str, Any]], None], text: str = "") -> None:

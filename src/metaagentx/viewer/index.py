@@ -208,8 +208,9 @@ def _connect(path: Path | None) -> sqlite3.Connection:
             try:
                 return _open(str(path))
             except sqlite3.Error:
-                with suppress(OSError):
-                    path.unlink()
+                for leftover in (path, path.with_name(f"{path.name}-journal")):
+                    with suppress(OSError):
+                        leftover.unlink()
     return _open(":memory:")
 
 
