@@ -460,6 +460,10 @@ def _damage_tree(run: Path, change: Callable[[dict[str, Any]], None], text: str 
     path.write_text("".join([json.dumps(tree).replace('"@@"', text) + "\n", *others]))
 
 
+def _wait_for_index(viewer: Viewer, run: str, files: int) -> None:
+    wait_until(lambda: viewer.ask("run", run=run)["indexed"] == files)
+
+
 def test_numbers_beyond_all_bounds_cost_what_they_are_in(tmp_path: Path) -> None:
     for name in ("metrics", "tokens", "names", "sound"):
         write_run(tmp_path / name, 2, tasks=1)
@@ -478,9 +482,8 @@ def test_numbers_beyond_all_bounds_cost_what_they_are_in(tmp_path: Path) -> None
         assert [step for step, *_ in viewer.ask("steps", run="names")["steps"]] == [0, 1]
         for name in ("metrics", "tokens", "names"):
             assert "results" in viewer.ask("search", run=name)
-            wait_until(lambda name=name: viewer.ask("run", run=name)["indexed"] == 2)
-        viewer.ask("run", run="sound")
-        wait_until(lambda: viewer.ask("run", run="sound")["indexed"] == 2)
+        for name in ("metrics", "tokens", "names", "sound"):
+            _wait_for_index(viewer, name, 2)
 
 
 def test_pipes_and_devices_in_the_place_of_files_are_not_waited_for(tmp_path: Path) -> None:
