@@ -18,8 +18,8 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=2048)
-    except OSError as error:
-        reason = error.strerror or str(error)
+    except (OSError, ValueError, TypeError) as error:  # the last two: a text that cannot be a name at all
+        reason = (isinstance(error, OSError) and error.strerror) or str(error)
         raise MetaAgentXError(f"cannot listen on {host}:{port} ({reason}): choose another --host or --port") from error
 
 

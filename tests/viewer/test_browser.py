@@ -6,6 +6,7 @@ import re
 import shutil
 import urllib.parse
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from benchmarks.sample_run import a_tree, add_step, write_run
 from metaagentx.runs import Run
 from metaagentx.types import Call, Design, Execution, Fault, Role
 from metaagentx.viewer import write_report
+from metaagentx.workflow.structure import Structure, StructureNode
 from tests.viewer.viewing import HOSTILE, Viewer, viewing
 
 if TYPE_CHECKING:
@@ -229,6 +231,24 @@ def test_one_task_at_two_steps(viewer: Viewer, tab: Callable[..., Tab]) -> None:
     shown.see(".note", "no other tree of this task")
 
 
+def test_the_change_is_from_the_earlier_step_to_the_later(viewer: Viewer, tab: Callable[..., Tab]) -> None:
+    shown = tab(f"{viewer.url}#/run/first/step/21/task/1")
+    shown.see("a", "Compare").first.click()
+    shown.see("[data-summary] th", "step 21")
+    assert shown.page.locator("[data-summary] th").all_inner_texts()[1:3] == ["step 1", "step 21"]
+    assert shown.page.locator("[data-side] h2").all_inner_texts() == ["first, step 1, task 1", "first, step 21, task 1"]
+
+
+def test_a_run_without_steps_has_a_row_like_others(tmp_path: Path, tab: Callable[..., Tab]) -> None:
+    Run.create(tmp_path / "new", "steps = 1\n")
+    write_run(tmp_path / "trained", 1, tasks=1)
+    with viewing(tmp_path) as viewer:
+        shown = tab(viewer.url)
+        shown.see("tr", "trained")
+        new, trained = (shown.see("tbody tr", name).bounding_box()["height"] for name in ("new", "trained"))
+        assert abs(new - trained) < 8
+
+
 def test_evaluations_log_and_configuration(viewer: Viewer, tab: Callable[..., Tab]) -> None:
     shown = tab(f"{viewer.url}#/run/first/tab/evaluations")
     shown.see("h2", "During training")
@@ -274,6 +294,25 @@ def test_an_exported_run_opens_from_the_disk(runs: Path, tmp_path: Path, tab: Ca
     shown.see("a", "Compare").first.click()
     shown.see("[data-summary]")
     assert shown.requests == [file.as_uri()], "one file, no network"
+
+
+def test_a_run_with_any_name_is_exported_from_the_viewer(tmp_path: Path, tab: Callable[..., Tab]) -> None:
+    name = "more/50% of ~a run's #1 & é?"
+    write_run(tmp_path / "runs" / name, 2, tasks=1)
+    with viewing(tmp_path / "runs") as viewer:
+        live = tab(f"{viewer.url}#/runs")
+        live.see("a", "#1").click()
+        live.see("[data-learned]")
+        with live.page.expect_download() as download:
+            live.see("a", "Export this run").click()
+        download.value.save_as(tmp_path / "run.html")
+        live.page.context.close()
+    shown = tab((tmp_path / "run.html").as_uri())
+    shown.see("[data-learned]")
+    shown.see(".tabs a", "Steps and trees").click()
+    shown.see("td a", "step 1").click()
+    shown.see("[data-task='0'] > .row > a").first.click()
+    shown.see("h1", "Task 0 of step 1")
 
 
 def test_one_exported_tree_opens_from_the_disk(
@@ -416,6 +455,26 @@ def test_a_hostile_run_is_shown_as_text_and_stays_fast(tmp_path: Path, tab: Call
     exported.page.evaluate("location.hash = '/run/./step/0/task/0/design/0/execution/0'")
     exported.see("#call-1 .text", "<script>alert(2)</script>")
     assert exported.page.evaluate("document.querySelectorAll('main script, main img').length") == 0
+
+
+def test_a_workflow_of_nodes_that_share_nodes_is_drawn_in_part(tmp_path: Path, tab: Callable[..., Tab]) -> None:
+    levels = [(level, 5 if level else 1) for level in range(12)]
+    nodes = [
+        StructureNode("sequence", "n", tuple(range(1 + 5 * level, 6 + 5 * level)), (), 1)
+        for level, width in levels
+        for _ in range(width)
+    ]
+    nodes += [StructureNode("agent", "Solver", (), (), 1), StructureNode("sequence", "n", (9999,), (), 1)] * 3
+    call = Call(Role.EXECUTOR, "Solver", ({"role": "user", "content": "?"},), "42")
+    execution = Execution([call], structure=Structure("mixed", tuple(nodes), ((0, 9999),)))
+    with Run.create(tmp_path / "run", "steps = 1\n") as run:
+        tree = a_tree(random.Random(0), 0, 0, 1, 1, 10)
+        tree.designs = [Design(replace(call, role=Role.DESIGNER), "script", [execution], pattern="mixed")]
+        run.write_step(0, {"solved": 1.0}, [tree])
+    with viewing(tmp_path) as viewer:
+        shown = tab(f"{viewer.url}#/run/run/step/0/task/0/design/0/execution/0")
+        shown.see(".drawing svg text", "drawn in part")
+        assert shown.page.locator(".drawing svg rect").count() < 400
 
 
 def test_a_damaged_line_costs_its_tree_and_not_the_page(tmp_path: Path, tab: Callable[..., Tab]) -> None:

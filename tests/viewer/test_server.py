@@ -3,23 +3,27 @@
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 import pytest
 
 from benchmarks.sample_run import a_tree, add_step, metrics_of, write_run
+from metaagentx.errors import MetaAgentXError
 from metaagentx.runs import Run
 from metaagentx.system.save import RECIPE
 from metaagentx.types import Call, Execution, Role
+from metaagentx.web import listen
 from tests.commands import command
 from tests.viewer.viewing import HOSTILE, Viewer, viewing, wait_until
 
@@ -51,6 +55,13 @@ def test_the_link_opens_and_its_token_leaves_the_address(viewer: Viewer) -> None
     allowed = {"Cookie": cookie.partition(";")[0]}
     assert viewer.get("/api/runs", allowed)[0] == 200
     assert viewer.get("/", allowed)[0] == 200
+
+
+@pytest.mark.parametrize("other", ['state={"a":1}', "a b=1", "a[b]=x", "a@b=1", "plain"])
+def test_cookies_of_other_servers_on_this_machine_do_not_hide_the_token(viewer: Viewer, other: str) -> None:
+    own = viewer.get(f"/?token={viewer.token}")[1]["set-cookie"].partition(";")[0]
+    for cookie in (f"{other}; {own}", f"{own}; {other}"):
+        assert viewer.get("/api/runs", {"Cookie": cookie})[0] == 200, cookie
 
 
 @pytest.mark.parametrize(
@@ -424,6 +435,105 @@ def test_an_index_that_cannot_be_written_or_is_damaged_is_no_obstacle(runs: Path
         assert search(viewer, run="first", solved="yes", last=0)
 
 
+def test_an_index_that_is_damaged_inside_is_made_again(runs: Path, cache: Path) -> None:
+    with viewing(runs) as viewer:
+        viewer.ask("run", run="first")
+        wait_until(lambda: viewer.ask("steps", run="first")["indexed"] == 21)
+    (file,) = (cache / "metaagentx" / "viewer").glob("*.sqlite")
+    content = bytearray(file.read_bytes())
+    content[8192:] = b"\xff" * (len(content) - 8192)
+    file.write_bytes(content)
+    journal = file.with_name(f"{file.name}-journal")
+    journal.write_bytes(b"of the damaged one")
+    with viewing(runs) as viewer:
+        assert viewer.ask("step", run="first", step=3)["tasks"]
+        assert search(viewer, run="first", solved="yes", last=0)
+    assert not journal.exists()
+
+
+def _damage_tree(run: Path, change: Callable[[dict[str, Any]], None], text: str = "") -> None:
+    """Change the first call of the first tree; `text` takes the place of "@@" in it."""
+    path = run / "rollouts" / "000000.jsonl"
+    line, *others = path.read_text().splitlines(keepends=True)
+    tree = json.loads(line)
+    change(tree)
+    path.write_text("".join([json.dumps(tree).replace('"@@"', text) + "\n", *others]))
+
+
+def _wait_for_index(viewer: Viewer, run: str, files: int) -> None:
+    wait_until(lambda: viewer.ask("run", run=run)["indexed"] == files)
+
+
+def test_numbers_beyond_all_bounds_cost_what_they_are_in(tmp_path: Path) -> None:
+    for name in ("metrics", "tokens", "names", "sound"):
+        write_run(tmp_path / name, 2, tasks=1)
+    huge = "1" + "0" * 400
+    with (tmp_path / "metrics" / "metrics.jsonl").open("a") as file:
+        file.write(f'{{"format": 1, "step": 2, "solved": {huge}}}\n{{"format": 1, "step": {huge}}}\n')
+    _damage_tree(tmp_path / "tokens", lambda tree: tree["designs"][0]["call"].update(tokens=-(10**30)))
+    (tmp_path / "names" / "rollouts" / f"{'9' * 30}.jsonl").write_text("{}\n")
+    with viewing(tmp_path) as viewer:
+        assert len(viewer.ask("runs")["runs"]) == 4
+        curves = viewer.ask("curves", run="metrics")["columns"]
+        assert curves["step"] == [0, 1, 2] and curves["solved"][2] is None
+        (problem,) = viewer.ask("run", run="metrics")["problems"]
+        assert "metrics.jsonl, line 4" in problem
+        assert viewer.ask("tree", run="tokens", step=0, task=0)["designs"]
+        assert [step for step, *_ in viewer.ask("steps", run="names")["steps"]] == [0, 1]
+        for name in ("metrics", "tokens", "names"):
+            assert "results" in viewer.ask("search", run=name)
+        for name in ("metrics", "tokens", "names", "sound"):
+            _wait_for_index(viewer, name, 2)
+
+
+def test_pipes_and_devices_in_the_place_of_files_are_not_waited_for(tmp_path: Path) -> None:
+    names = ("metrics.jsonl", "log.txt", "config.toml", "best", "lock", "evaluation/1/evaluation.json")
+    for number, name in enumerate(names):
+        write_run(tmp_path / f"run-{number}", 1, tasks=1)
+        path = tmp_path / f"run-{number}" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        os.mkfifo(path)
+    write_run(tmp_path / "device", 1, tasks=1)
+    (tmp_path / "device" / "config.toml").unlink()
+    (tmp_path / "device" / "config.toml").symlink_to("/dev/zero")
+    os.mkfifo(tmp_path / "device" / "rollouts" / "000007.jsonl")
+    with viewing(tmp_path) as viewer:
+        assert len(viewer.ask("runs")["runs"]) == 7
+        for run in (f"run-{number}" for number in range(6)):
+            for page in ("run", "curves", "log", "config", "evaluations"):
+                viewer.ask(page, run=run)
+        assert "not a regular file" in viewer.ask("config", run="device")["text"]
+        assert "not a regular file" in viewer.ask("step", run="device", step=7)["error"]
+
+
+def test_a_run_that_is_removed_ends_its_events(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_run(tmp_path / "runs" / "gone", 1, tasks=1)
+    (tmp_path / "runs" / "other").mkdir()
+    with viewing(tmp_path / "runs") as viewer:
+        key = {"Authorization": f"Bearer {viewer.token}"}
+        ended: list[bytes] = []
+        thread = threading.Thread(target=lambda: ended.append(viewer.get("/api/events?run=gone", key)[2]))
+        thread.start()
+        time.sleep(1)
+        shutil.rmtree(tmp_path / "runs" / "gone")
+        wait_until(lambda: viewer.ask("runs")["runs"] == [])
+        thread.join(20)
+        assert len(ended) == 1 and ended[0].startswith(b"retry")
+    assert not caplog.records, "nothing of it is a fault of the viewer"
+
+
+def test_a_tree_that_is_nested_too_deeply_is_named(tmp_path: Path) -> None:
+    write_run(tmp_path / "deep", 1, tasks=2)
+    entry = {"generator": "x", "config": {}, "entry": {"question": "@@"}}
+    _damage_tree(tmp_path / "deep", lambda tree: tree["task"].update(grading=entry), "[" * 800 + "]" * 800)
+    with viewing(tmp_path) as viewer:
+        assert "nested too deeply" in viewer.ask("tree", run="deep", step=0, task=0)["error"]
+        assert viewer.ask("tree", run="deep", step=0, task=1)["designs"]
+        status, _, _ = viewer.get("/export?run=deep", {"Authorization": f"Bearer {viewer.token}"})
+        assert status == 200
+
+
 # The command
 
 
@@ -460,3 +570,9 @@ def test_bad_input_is_one_line(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         done = command("view", tmp_path, "--port", taken.getsockname()[1], "--no-browser")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1) and "choose another --host or --port" in done.stderr
+
+
+@pytest.mark.parametrize("host", ["", "[::1]", "a..b", "x" * 300, "a\0b"])
+def test_a_text_that_is_no_host_is_one_line(host: str) -> None:
+    with pytest.raises(MetaAgentXError, match="choose another --host or --port"):
+        listen(host, 0)

@@ -7,9 +7,9 @@ ours, and the browser says where it comes from. The page itself may run and fetc
 import hmac
 import ipaddress
 import socket
-from http.cookies import CookieError, SimpleCookie
 
 from starlette.datastructures import Headers, MutableHeaders, QueryParams
+from starlette.requests import cookie_parser
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -100,8 +100,5 @@ def _cookie_name(scope: Scope) -> str:
 
 
 def _cookie(headers: Headers, name: str) -> str | None:
-    try:
-        cookies = SimpleCookie(headers.get("cookie", ""))
-    except CookieError:
-        return None
-    return cookies[name].value if name in cookies else None
+    # Other servers on this machine set cookies, too, and some that `http.cookies` gives up on: then ours would be lost.
+    return cookie_parser(headers.get("cookie", "")).get(name)

@@ -127,7 +127,10 @@ async def _events(service: Service, request: Request) -> Response:
         while not service.stopping:
             await asyncio.sleep(_POLL_SECONDS)
             polls += 1
-            now: Any = await run_in_threadpool(look)
+            try:
+                now: Any = await run_in_threadpool(look)
+            except MetaAgentXError:
+                return  # the run was removed; whoever asks again is told
             if now != before:
                 before = now
                 done, total = now[1]

@@ -31,6 +31,8 @@ def _read(directory: Path, run: Path) -> dict[str, Any]:
         "written": path.stat().st_mtime if path.exists() else 0.0,
         "step": step,
     }
+    if path.exists() and not path.is_file():  # a pipe would be waited for
+        return {**entry, "problem": f"{path} is not a regular file"}
     try:
         evaluation = Evaluation.read(path)
     except MetaAgentXError as error:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from ..atomic import atomic_write, friendly_io_errors
 from ..errors import MetaAgentXError
@@ -63,7 +63,7 @@ def export_run(pages: Pages, run: str, megabytes: float = MEGABYTES) -> bytes:
         answers |= of_step
     answers[key("steps", run=run)] = {**pages.steps(run), "kept": sorted(kept)}
     answers[key("facets", run=run)] = pages.facets(run)
-    return _file(answers, f"#/run/{run}", _title(answers, run))
+    return _file(answers, _address(run), _title(answers, run))
 
 
 def export_tree(pages: Pages, run: str, step: int, task: int) -> bytes:
@@ -78,7 +78,9 @@ def export_tree(pages: Pages, run: str, step: int, task: int) -> bytes:
         "next": None,
     }
     answers[key("steps", run=run)] = {"steps": [[step]], "kept": [step], "indexed": 1, "files": 1}
-    return _file(answers, f"#/run/{run}/step/{step}/task/{task}", f"{_title(answers, run)}, step {step}, task {task}")
+    return _file(
+        answers, f"{_address(run)}/step/{step}/task/{task}", f"{_title(answers, run)}, step {step}, task {task}"
+    )
 
 
 def key(name: str, **parameters: object) -> str:
@@ -138,6 +140,11 @@ def _tree_answers(pages: Pages, run: str, step: int, task: int) -> Iterator[tupl
         for execution in range(len(shown["executions"])):
             inside: dict[str, Any] = {"design": design, "execution": execution}
             yield key("execution", **place, **inside), pages.execution(**place, **inside)
+
+
+def _address(run: str) -> str:
+    """Return where the page of a run is in the page: a run below others has slashes in its name."""
+    return f"#/run/{quote(run, safe='')}"
 
 
 def _title(answers: dict[str, dict[str, Any]], run: str) -> str:

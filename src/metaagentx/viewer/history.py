@@ -1,12 +1,12 @@
 """The metrics of a run as series over its steps, and what changed between their ends."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import TypeAlias
 
 from ..types import JSON, Role
+from .metrics_file import finite
 
 Series: TypeAlias = list[tuple[float, float]]
 """Pairs of a step and a value, in order."""
@@ -30,7 +30,7 @@ class History:
 
     def series(self, name: str) -> Series:
         """Return the values of a metric, where they are finite numbers."""
-        values = ((step, _number(line.get(name))) for step, line in self._lines)
+        values = ((step, finite(line.get(name))) for step, line in self._lines)
         return [(step, value) for step, value in values if value is not None]
 
     def group(self, prefix: str, without: Sequence[str] = ()) -> dict[str, Series]:
@@ -51,7 +51,7 @@ class History:
         """Return which roles learn when, by the recorded learning rates."""
         bands: list[Band] = []
         for step, line in self._lines:
-            roles = tuple(role for role in Role if _number(line.get(f"learning_rate/{role}")))
+            roles = tuple(role for role in Role if finite(line.get(f"learning_rate/{role}")))
             if bands and bands[-1].roles == roles and bands[-1].last == step - 1:
                 bands[-1] = Band(bands[-1].first, step, roles)
             else:
@@ -74,9 +74,3 @@ def change(series: Series) -> Change | None:
     tenth = max(1, len(series) // 10)
     values = [value for _, value in series]
     return Change(fmean(values[:tenth]), fmean(values[-tenth:]))
-
-
-def _number(value: JSON) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return None
-    return float(value)

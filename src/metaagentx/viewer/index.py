@@ -19,9 +19,13 @@ from ..errors import MetaAgentXError
 from ..runs.records import parse_line
 from ..runs.trees import rollout_from_json
 from ..types import Design, Execution, Rollout
+from .metrics_file import open_regular
 
 _VERSION = 1
 _QUESTION_CHARACTERS = 200
+_LARGEST = (1 << 63) - 1
+"""The largest integer of SQLite."""
+_STEP_DIGITS = 9
 _LONGEST_LINE = 1 << 29
 """A longer line is not parsed."""
 _SCHEMA = """
@@ -77,10 +81,10 @@ class TreeIndex:
         found: dict[int, Identity] = {}
         with suppress(OSError), os.scandir(self._rollouts) as entries:
             for entry in entries:
-                stem, _, suffix = entry.name.partition(".")
-                if suffix == "jsonl" and stem.isascii() and stem.isdecimal() and entry.is_file():
+                step = _step_of(entry.name)
+                if step is not None and entry.is_file():
                     with suppress(OSError):
-                        found[int(stem)] = _identity(entry.stat())
+                        found[step] = _identity(entry.stat())
         return dict(sorted(found.items()))
 
     def outdated(self, files: dict[int, Identity] | None = None) -> list[int]:
@@ -104,7 +108,7 @@ class TreeIndex:
         known = self.query("SELECT inode, size, changed FROM files WHERE step = ?", step)
         if known != [identity]:
             try:
-                with path.open("rb") as file:
+                with open_regular(path) as file:
                     identity = _identity(os.fstat(file.fileno()))
                     rows = _read_rows(step, file)
             except OSError as error:
@@ -156,7 +160,7 @@ def cache_directory() -> Path | None:
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111  it may have no home
     directory = Path(home) / "metaagentx" / "viewer"
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)  # it holds questions of the runs
     except OSError:
         return None
     return directory if os.access(directory, os.W_OK | os.X_OK) else None
@@ -185,8 +189,16 @@ def _name(run: Path) -> str:
     return hashlib.sha256(os.fsencode(run.resolve())).hexdigest()[:24]
 
 
+def _step_of(name: str) -> int | None:
+    """Return the step of a file of rollouts, if it is one that can be asked for."""
+    stem = name.removesuffix(".jsonl")
+    if not (stem.isascii() and stem.isdecimal() and len(stem) <= _STEP_DIGITS):
+        return None
+    return int(stem) if name in (f"{int(stem)}.jsonl", f"{int(stem):06d}.jsonl") else None
+
+
 def _identity(status: os.stat_result) -> Identity:
-    return status.st_ino, status.st_size, status.st_mtime_ns
+    return status.st_ino & _LARGEST, status.st_size, status.st_mtime_ns
 
 
 def _connect(path: Path | None) -> sqlite3.Connection:
@@ -196,22 +208,26 @@ def _connect(path: Path | None) -> sqlite3.Connection:
             try:
                 return _open(str(path))
             except sqlite3.Error:
-                with suppress(OSError):
-                    path.unlink()
+                for leftover in (path, path.with_name(f"{path.name}-journal")):
+                    with suppress(OSError):
+                        leftover.unlink()
     return _open(":memory:")
 
 
 def _open(path: str) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=10, isolation_level=None, check_same_thread=False)
     try:
-        # An index that a power cut damages is made again; and a viewer of hundreds of runs has one open file for each.
-        connection.execute("PRAGMA journal_mode = MEMORY")
+        # The journal is a file, so that a viewer that is killed damages nothing. After a power cut the check fails, and
+        # the index is made again. And a viewer of hundreds of runs has one open file for each.
+        connection.execute("PRAGMA journal_mode = DELETE")
         connection.execute("PRAGMA synchronous = OFF")
         ((version,),) = connection.execute("PRAGMA user_version").fetchall()
         if version != _VERSION:
             if version or connection.execute("SELECT count(*) FROM sqlite_master").fetchone() != (0,):
                 raise sqlite3.DatabaseError("an index of another version")
             connection.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;")
+        if connection.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
+            raise sqlite3.DatabaseError("a damaged index")
         connection.execute("SELECT count(*) FROM files").fetchone()
     except sqlite3.Error:
         connection.close()
@@ -259,7 +275,7 @@ def _add_tree(rows: _Rows, key: tuple[int, int], place: tuple[int, int], tree: R
 def _design_row(design: Design) -> Row:
     fault = design.fault.kind if design.fault else ""
     pattern, call = _clean(design.pattern), design.call
-    return design.reward, call.advantage, pattern, _clean(fault), script_name(design), call.tokens
+    return design.reward, call.advantage, pattern, _clean(fault), script_name(design), _fitting(call.tokens)
 
 
 def _execution_row(execution: Execution) -> Row:
@@ -270,7 +286,7 @@ def _execution_row(execution: Execution) -> Row:
         reward.solved if reward else None,
         _clean(execution.fault.kind) if execution.fault else "",
         len(calls),
-        sum(call.tokens for call in calls),
+        _fitting(sum(call.tokens for call in calls)),
         execution.seconds,
         _clean(agents),
     )
@@ -279,3 +295,8 @@ def _execution_row(execution: Execution) -> Row:
 def _clean(text: str) -> str:
     """Return a text that SQLite can hold: without halves of surrogate pairs and the zero character."""
     return text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
+
+
+def _fitting(value: int) -> int:
+    """Return the nearest integer that SQLite can hold."""
+    return max(-_LARGEST, min(value, _LARGEST))

@@ -1,6 +1,7 @@
 """The runs below a directory, each with its files and its index, and the thread that fills the indexes."""
 
 import os
+import sqlite3
 import threading
 import time
 from collections import deque
@@ -109,8 +110,9 @@ class Library:
                 for step in index.outdated():
                     if self._stopped:
                         return
-                    # A file that was removed or is being replaced: whoever looks next sees what is there then.
-                    with suppress(MetaAgentXError):
+                    # A file that was removed or is being replaced: whoever looks next sees what is there then. And
+                    # an index that cannot be written must not end the thread, which also serves the other runs.
+                    with suppress(MetaAgentXError, sqlite3.OperationalError):
                         index.ensure(step)
                     self._give_way()
                 with self._lock:

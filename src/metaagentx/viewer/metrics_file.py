@@ -1,14 +1,19 @@
 """metrics.jsonl, read as it grows. A damaged line costs that line; a file that was rewritten is read anew."""
 
+import errno
 import os
+import stat
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
 from ..runs.records import parse_line
 from ..types import JSON
 
 _TAIL = 4096
+_LARGEST_STEP = 10**9
 
 
 @dataclass(slots=True)
@@ -28,7 +33,7 @@ class MetricsFile:
     def refresh(self) -> None:
         """Read what was added since the last time."""
         try:
-            with self.path.open("rb") as file:
+            with open_regular(self.path) as file:
                 status = os.fstat(file.fileno())
                 identity = (status.st_dev, status.st_ino)
                 if identity != self._identity or not self._continues(file.fileno(), status.st_size):
@@ -54,7 +59,7 @@ class MetricsFile:
         for line in whole.splitlines(keepends=True):
             self._lines += 1
             value = parse_line(line)
-            if value is None or type(value.get("step")) is not int:
+            if value is None or type(step := value.get("step")) is not int or abs(step) > _LARGEST_STEP:
                 self.problems.append(
                     f"{self.path.name}, line {self._lines}: damaged, so this step is not in the curves"
                 )
@@ -62,6 +67,15 @@ class MetricsFile:
                 self.rows.append(value)
         self._read += len(whole)
         self._tail = (self._tail + whole)[-_TAIL:]
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file to read; a pipe, which would wait for somebody to write, or a device is an error."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file")
+    return os.fdopen(descriptor, "rb")
 
 
 def columns(rows: list[dict[str, JSON]]) -> dict[str, JSON]:
@@ -73,8 +87,8 @@ def columns(rows: list[dict[str, JSON]]) -> dict[str, JSON]:
 
 def finite(value: JSON) -> float | None:
     """Return a finite number, or None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < float("inf"):
-        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
+        return None  # an integer of JSON can be larger than any floating-point number
     return float(value)
 
 

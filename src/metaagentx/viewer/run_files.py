@@ -20,7 +20,7 @@ from ..runs import Best, Run
 from ..runs.records import INFO, RunInfo, read_record
 from ..types import JSON
 from .history import History
-from .metrics_file import MetricsFile, columns, finite
+from .metrics_file import MetricsFile, columns, finite, open_regular
 from .summary import page_title, settings, tiles, what_was_learned
 
 T = TypeVar("T")
@@ -122,8 +122,9 @@ class RunFiles:
         if known is None or known != identity:
             config, values, problem = None, {}, ""
             with suppress(OSError, ValueError, RecursionError):
-                values = dict(_flatten(tomllib.loads(path.read_text("utf-8"))))
+                values = dict(_flatten(tomllib.loads(_read(path).decode())))
             try:
+                _check_regular(path)
                 config = load_recipe(path).written
             except MetaAgentXError as error:
                 problem = str(error)
@@ -133,14 +134,14 @@ class RunFiles:
     def config_text(self) -> str:
         """Return config.toml."""
         try:
-            return (self.directory / "config.toml").read_bytes().decode("utf-8", "replace")
+            return _read(self.directory / "config.toml").decode("utf-8", "replace")
         except OSError as error:
             return f"config.toml cannot be read ({error.strerror})"
 
     def log(self) -> dict[str, Any]:
         """Return the end of the log, and how many bytes come before it."""
         try:
-            with (self.directory / "log.txt").open("rb") as file:
+            with open_regular(self.directory / "log.txt") as file:
                 size = os.fstat(file.fileno()).st_size
                 file.seek(max(0, size - _LOG_BYTES))
                 text = file.read(_LOG_BYTES).decode("utf-8", "replace")
@@ -186,7 +187,11 @@ class RunFiles:
             return RunInfo(), [str(error)]
 
     def _best(self, problems: list[str]) -> Best | None:
-        return _try(lambda: Run(self.directory).best, problems)
+        def read() -> Best | None:
+            _check_regular(self.directory / "best")
+            return Run(self.directory).best
+
+        return _try(read, problems)
 
     def _recent(self, name: str) -> float | None:
         """Return the mean of a metric over the last tenth of the run, at most twenty steps."""
@@ -204,7 +209,7 @@ def is_locked(path: Path) -> bool:
     """
     try:
         inode = path.stat().st_ino
-        holder = path.read_text().partition(" ")[0]
+        holder = _read(path).decode().partition(" ")[0]
         lines = Path("/proc/locks").read_text().splitlines()
     except (OSError, UnicodeDecodeError):
         return False
@@ -219,6 +224,17 @@ def _flatten(value: object, name: str = "") -> list[tuple[str, JSON]]:
     if isinstance(value, dict) and value:
         return [pair for key, inner in value.items() for pair in _flatten(inner, f"{name}.{key}" if name else key)]
     return [(name, value if isinstance(value, str) else json.dumps(value, default=str))]
+
+
+def _read(path: Path) -> bytes:
+    with open_regular(path) as file:
+        return file.read()
+
+
+def _check_regular(path: Path) -> None:
+    """Raise MetaAgentXError for a pipe or a device, which readers of files would wait for."""
+    if path.exists() and not path.is_file():
+        raise MetaAgentXError(f"{path} is not a regular file")
 
 
 def _identity(path: Path) -> tuple[Any, ...]:

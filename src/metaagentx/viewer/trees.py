@@ -80,7 +80,10 @@ def cut(data: dict[str, Any], longest: int = LONGEST_TEXT) -> dict[str, Any]:
             return {key: shorten(item, (*path, key)) for key, item in value.items()}
         return value
 
-    return {**shorten(data, ()), "cut": long}
+    try:
+        return {**shorten(data, ()), "cut": long}
+    except RecursionError:
+        raise MetaAgentXError("it is nested too deeply to be shown") from None
 
 
 def text_at(tree: Rollout, path: str) -> str:

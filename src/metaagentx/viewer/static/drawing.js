@@ -10,6 +10,8 @@ const GAP_Y = 12;
 const PAD = 12;
 const HEAD = 22;
 const DEEPEST = 12;
+// Nodes that share nodes below them are drawn with copies, whose number would grow exponentially.
+const MOST_BOXES = 300;
 let drawings = 0;
 
 // structure: as saved in a tree. calls: [{agent, tokens, seconds}] or null. link(call): the address of a call.
@@ -17,7 +19,7 @@ export function workflowDrawing(structure, calls, link) {
   if (!structure || !structure.nodes.length) return null;
   const taken = calls && calls.length ? byAgent(calls) : null;
   drawings += 1;
-  const context = { nodes: structure.nodes, edges: structure.edges, taken, link, id: `drawing-${drawings}` };
+  const context = { nodes: structure.nodes, edges: structure.edges, taken, link, id: `drawing-${drawings}`, left: MOST_BOXES };
   const root = measure(context, 0, 0, new Set());
   const width = root.width + 2;
   const height = root.height + 2;
@@ -50,13 +52,17 @@ function describe(structure, taken) {
 // Returns a box: an agent, or a group of boxes in columns. Nodes only ever refer to later ones, so this ends.
 function measure(context, index, depth, above) {
   const node = context.nodes[index];
+  context.left -= 1;
   const used = context.taken && node.kind === "agent" ? context.taken.get(node.name) : null;
   if (node.kind === "agent" || !node.children.length || depth > DEEPEST || above.has(index)) return measureLeaf(node, index, used);
   const inside = new Set(above).add(index);
-  const children = [...new Set(node.children)];
+  const known = [...new Set(node.children)].filter((child) => context.nodes[child]);
   // A sequence of one node, such as the workflow itself, is drawn as that node.
-  if (node.kind === "sequence" && children.length === 1) return measure(context, children[0], depth, inside);
-  const boxes = new Map(children.map((child) => [child, measure(context, child, depth + 1, inside)]));
+  if (node.kind === "sequence" && known.length === 1) return measure(context, known[0], depth, inside);
+  const boxes = new Map();
+  for (const child of known) if (context.left > 0) boxes.set(child, measure(context, child, depth + 1, inside));
+  const children = [...boxes.keys()];
+  if (!children.length) return measureLeaf(node, index, used);
   const times = new Map();
   for (const child of node.children) times.set(child, (times.get(child) || 0) + 1);
   const edges = context.edges.filter(([from, till]) => boxes.has(from) && boxes.has(till));
@@ -81,7 +87,7 @@ function measure(context, index, depth, above) {
     for (const child of column) boxes.get(child).y += shift;
   }
   const back = edges.some(([from, till]) => boxes.get(from).x >= boxes.get(till).x);
-  const label = `${node.name} · ${node.kind}${node.rounds > 1 ? ` · up to ${node.rounds} rounds` : ""}`;
+  const label = `${node.name} · ${node.kind}${node.rounds > 1 ? ` · up to ${node.rounds} rounds` : ""}${children.length < known.length ? " · drawn in part" : ""}`;
   const width = Math.max(x - GAP_X + PAD, Math.min(label.length, 40) * LETTER + 2 * PAD);
   return { node, index, boxes, edges, times, label, width, height: height + (back ? 14 : 0), used: [...boxes.values()].some((box) => box.used) };
 }

@@ -30,16 +30,18 @@ export async function comparePage(main, place, page) {
   const second = step === undefined ? null : await get("tree", { run: otherRun, step, task }, true);
   scaleRewards([first, second].filter(Boolean).flatMap((tree) => tree.designs.flatMap((design) => design.executions.map((execution) => figures(execution).reward))));
   const right = { run: otherRun, step, task };
+  // Of one run the earlier step comes first: the change is what training did.
+  const [[a, from], [b, till]] = otherRun === left.run && step < left.step ? [[second, right], [first, left]] : [[first, left], [second, right]];
   const go = (changes) => { location.hash = withQuery("compare", { run: left.run, step: left.step, task: left.task, run2: otherRun, ...changes }).slice(1); };
   const runSelect = h("select", { "aria-label": "other run", onchange: (event) => go({ run2: event.target.value }) }, runs.runs.filter((run) => !run.loading).map((run) => h("option", { value: run.id, selected: run.id === otherRun }, run.name)));
-  const stepSelect = h("select", { "aria-label": "other step", onchange: (event) => { const [a, b] = event.target.value.split(":"); go({ step2: a, task2: b }); } }, places.map(([a, b, solved]) => h("option", { value: `${a}:${b}`, selected: a === step && b === task }, `step ${a}, task ${b}${solved === null ? "" : `, solved ${percent(solved)}`}`)));
+  const stepSelect = h("select", { "aria-label": "other step", onchange: (event) => { const [step2, task2] = event.target.value.split(":"); go({ step2, task2 }); } }, places.map(([at, index, solved]) => h("option", { value: `${at}:${index}`, selected: at === step && index === task }, `step ${at}, task ${index}${solved === null ? "" : `, solved ${percent(solved)}`}`)));
   replace(
     main,
     h("div", { class: "title" }, h("h1", { class: "grow" }, "One task, two places"), tag(first.source_name || first.task.source)),
     h("section", { class: "panel question" }, first.task.question),
-    h("div", { class: "row" }, h("span", {}, "Left: ", nodeLink(left)), h("label", { class: "row small muted" }, "run on the right ", runSelect), h("label", { class: "row small muted" }, "at ", places.length ? stepSelect : "no other place")),
+    h("div", { class: "row" }, h("span", {}, nodeLink(left)), h("label", { class: "row small muted" }, "beside run ", runSelect), h("label", { class: "row small muted" }, "at ", places.length ? stepSelect : "no other place")),
     progress(found.indexed, found.files, "where this task was drawn"),
-    second ? [summary(first, second, left, right), h("div", { class: "pair" }, column(first, left), column(second, right))] : note("This run has no other tree of this task. Choose another run, or compare a task that was drawn more than once.", "plain"),
+    second ? [summary(a, b, from, till), h("div", { class: "pair" }, column(a, from), column(b, till))] : note("This run has no other tree of this task. Choose another run, or compare a task that was drawn more than once.", "plain"),
   );
   if (found.indexed < found.files) {
     const timer = setTimeout(() => comparePage(main, place, page).catch(page.problem), AGAIN);
