@@ -36,6 +36,8 @@ VOTE = (
     + 'workflow.add_node(EnsembleNode("vote", members))'
     + RUN
 )
+SCHOOL_QUESTIONS = [*QUESTIONS, *(f"How many squares are there on board {number}?" for number in range(10, 30, 5))]
+"""What is taught: with some numbers, because a phrase that is always the same becomes one token."""
 LESSONS = 60
 
 
@@ -67,7 +69,7 @@ def school(path: Path, scripts: Sequence[str] = (THINK, GUESS)) -> Path:
 
 
 def _rows(scripts: Sequence[str]) -> list[Demonstration]:
-    tasks = [Task(text, "math", text, MathGold(("14",)), "own", "train") for text in QUESTIONS]
+    tasks = [Task(text, "math", text, MathGold(("14",)), "own", "train") for text in SCHOOL_QUESTIONS]
     rows = []
     for task in tasks:
         for script in scripts:

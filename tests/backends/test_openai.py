@@ -740,7 +740,7 @@ def test_a_teacher_behind_a_server_by_the_command(tmp_path: Path, monkeypatch: p
         return said(reply.text)
 
     with serving(taught) as server:
-        words = ["coldstart", "gym:number_sorting?max_numbers=4", "--out", tmp_path, "--count", 8, "--teacher", "m"]
+        words = ["coldstart", "gym:products?max_digits=3", "--out", tmp_path, "--count", 8, "--teacher", "m"]
         words += ["--base-url", server.url, "--price-read", 1e5, "--price-written", 1e6, "--key-env", "MY_KEY"]
         words += ["--extra-body", '{"top_k": 5}', "--set", "rollout.temperature=0.5", "--max-tokens", 99]
         monkeypatch.setenv("MY_KEY", "mine")

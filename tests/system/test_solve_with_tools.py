@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,7 +57,8 @@ def test_solve_offers_functions_and_servers_and_the_saved_tree_shows_their_calls
     server: Server, tmp_path: Path
 ) -> None:
     done = command("solve", QUESTION, *words(server), "--save", tmp_path / "saved")
-    assert (done.stdout, done.stderr, done.returncode) == ("14\n", "", 0)
+    assert (done.stdout, done.returncode) == ("14\n", 0)
+    assert re.fullmatch(r"metaagentx: to see how this was solved: \S+ view \S+\n", done.stderr)
     (tree,) = Run.open(tmp_path / "saved").rollouts(0)
     (execution,) = tree.designs[0].executions
     assert [(use.name, use.arguments, use.result, use.failed) for use in execution.tools] == [

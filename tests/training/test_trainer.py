@@ -266,18 +266,18 @@ def test_joint_learning_on_shared_weights_compares_the_gradients(
 def test_a_request_for_which_there_is_no_memory_stops_the_run_with_one_line_and_it_can_be_resumed(
     model: Path, tmp_path: Path, runner: asyncio.Runner, shared: Resources, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = ["model.sharing=separate", "run.checkpoint_every=1"]
+    settings = ["model.sharing=separate", "run.checkpoint_every=1", "rollout.designs=4", "rollout.executions=4"]
     config = config_of(tmp_path, *settings, steps=2, stages=EXECUTOR, model=model)
     policies = build_policies(config.model, tmp_path, config.seed).policies
     executor = policies[Role.EXECUTOR]
-    decode = executor.engine._runner.decode
+    decode = executor.engine._decode_step.run
 
     def limited(*inputs: Any) -> Any:
         if executor.model.version:
             raise MemoryError
         return decode(*inputs)
 
-    monkeypatch.setattr(executor.engine._runner, "decode", limited)
+    monkeypatch.setattr(executor.engine._decode_step, "run", limited)
     with pytest.raises(MetaAgentXError, match=r"^out of memory while sampling a single request, at \d+ tokens: use "):
         runner.run(train(config, policies, shared, tmp_path / "run"))
     policies = build_policies(config.model, tmp_path, config.seed).policies
@@ -289,8 +289,9 @@ def test_mini_batches_on_weights(model: Path, tmp_path: Path, runner: asyncio.Ru
     lines = {}
     for size in (0, 10_000, 4):
         here = tmp_path / str(size)
-        settings = ["rollout.designs=4", *([f"optimizer.minibatch={size}"] if size else [])]
-        config = config_of(here, *settings, steps=1, stages=EXECUTOR, model=model)
+        settings = ["rollout.designs=4", "rollout.executions=4", *([f"optimizer.minibatch={size}"] if size else [])]
+        # A small rate: the later mini-batches are of a model that has hardly changed.
+        config = config_of(here, *settings, steps=1, stages="{ steps = 1, executor = 1e-6 }", model=model)
         policies = build_policies(config.model, here, config.seed, config.optimizer).policies
         (lines[size],) = runner.run(train(config, policies, shared, here / "run")).metrics()
     plain, whole, small = ({name: float(str(lines[size][f"executor/{name}"])) for name in
