@@ -244,5 +244,6 @@ def test_whatever_a_run_says_it_ends_with_a_verdict_of_its_own(runner: asyncio.R
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)  # ten minutes on an idle machine
 def test_whatever_a_run_says_for_ten_minutes(runner: asyncio.Runner) -> None:
     fuzz(runner, examples=1000, derandomize=False)
