@@ -88,7 +88,7 @@ def test_a_step_waits_for_samples_that_nobody_waits_for(target: Target, fake: Fa
             prompt = policy.tokenizer.encode_chat([{"role": "user", "content": "?"}])
             with pytest.raises(asyncio.TimeoutError):
                 await asyncio.wait_for(policy.sample(prompt, SamplingParams(4)), 0.3)
-            losses = await train_a_little(policy, data, 3)
+            losses = await train_a_little(policy, data, 3, rate=5e-4)
             # A sample from the old weights would have put them back.
             await policy.sample(prompt, SamplingParams(4))
             assert (await policy.forward_backward(data, "cross_entropy"))["loss"] < losses[-1]

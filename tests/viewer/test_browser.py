@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium")
-SECONDS = 10_000
+SECONDS = 30_000
 """How long a test waits for something to be shown, in milliseconds."""
 
 
