@@ -120,7 +120,7 @@ class _Family:
     reasons: Callable[[re.Match[str]], str] = lambda match: ""
     """What it says before an answer of its own."""
     code: Callable[[re.Match[str], int], str]
-    """The program, after so many that did not give the answer."""
+    """The program, given how many before it did not give the answer."""
     read: Callable[[re.Match[str], str, str], str | None]
     """The answer, from a program and its output; None if they do not give it."""
     skips_tool: bool = False

@@ -1,4 +1,4 @@
-"""The application: the page and its files, the JSON behind it, and the events of a run that goes on. GET only."""
+"""The application: the page and its files, the JSON behind it, and the events of a run in progress. GET only."""
 
 import asyncio
 import inspect

@@ -2,7 +2,7 @@
 
 It is a SQLite file in the user's cache directory, named after the run's real path, or in memory where that cannot be
 written. It is never the truth: every file is compared with its identity, size and time before its offsets are used, and
-indexed again if they differ. A line that is no rollout is in the index with what is wrong with it.
+indexed again if they differ. A line that is not a rollout is in the index with what is wrong with it.
 """
 
 import hashlib

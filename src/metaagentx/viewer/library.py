@@ -17,7 +17,7 @@ _DEPTH = 6
 _MOST_DIRECTORIES = 20_000
 _FRESH_SECONDS = 2.0
 _GIVES_WAY = 50
-"""How often the background waits for requests, a hundredth of a second each, before it goes on with the next file."""
+"""How often the background waits for requests, a hundredth of a second each, before it reads the next file."""
 _NO_RUNS_BELOW = {"checkpoints", "rollouts", "evaluation", "node_modules", "__pycache__"}
 
 

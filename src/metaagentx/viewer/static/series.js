@@ -1,4 +1,4 @@
-// Metrics as columns over steps: smoothing, groups by prefix, and what grows while a run goes on.
+// Metrics as columns over steps: smoothing, groups by prefix, and what grows while a run is in progress.
 
 export class Curves {
   constructor() {
