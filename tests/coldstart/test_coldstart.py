@@ -90,7 +90,7 @@ def test_only_what_solved_its_task_is_kept_and_under_the_short_prompt(
             assert script is not None and validate(script) == []
         elif "```python" not in reply and kept.pattern.startswith("single"):  # in others, a wrong agent may be outdone
             family, match = _family_of(task.question)
-            assert family.check(match, last_boxed(reply) or "")
+            assert last_boxed(reply) == family.answer(match)
 
 
 def test_a_stopped_collection_resumes_with_the_next_batch(
@@ -177,7 +177,6 @@ def test_the_teacher_knows_the_answers_of_its_families(runner: asyncio.Runner, g
         task = TASKS.task(place)
         family, match = _family_of(task.question)
         answer = family.answer(match)
-        assert family.check(match, answer)
         grade = runner.run(graders.grade(task, FinalAnswer.parse(rf"\boxed{{{answer}}}")))
         assert grade.solved, (task.question, answer)
 

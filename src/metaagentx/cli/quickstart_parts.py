@@ -29,10 +29,10 @@ from .evaluation_request import RunRequest, evaluate_run
 from .preflight import RESUME_HINT, check_output_directory, prepare_tasks
 
 TEACHER_MIXTURE = (
-    "2*gym:products?min_digits=2&max_digits=2"
-    " + 2*gym:lcm?min_value=10&max_value=99"
-    " + 4*gym:countdown?min_numbers=2&max_numbers=2&min_value=2&max_value=20&min_target=1&max_target=99"
-    " + 2*gym:family_relationships?min_family_size=3&max_family_size=3"
+    "gym:products?min_digits=2&max_digits=2"
+    " + gym:lcm?min_value=10&max_value=99"
+    " + gym:spiral_matrix?min_n=2&max_n=2"
+    " + 2*gym:rotate_matrix?min_n=2&max_n=2&min_rotations=1&max_rotations=2"
     " + gym:aiw"
 )
 """What the teacher solves: the recipe's families, with more tasks of the harder ones."""
@@ -50,10 +50,10 @@ class QuickstartSize:
 
 
 FULL_SIZE = QuickstartSize(
-    teacher_tasks=9000,
+    teacher_tasks=6000,
     test_tasks=40,
     sft=SftOptions(
-        steps=2000,
+        steps=1200,
         rows_per_step=32,
         designer_share=0.15,
         learning_rate=3e-3,

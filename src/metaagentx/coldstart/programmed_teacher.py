@@ -7,11 +7,10 @@ help. It makes errors; those that were outvoted, rejected or retried stay in the
 """
 
 import math
-import operator
 import random
 import re
 import string
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..errors import MetaAgentXError
@@ -28,7 +27,9 @@ from ..policy import ChatReply, Messages, SamplingParams
 
 ERROR_RATE = 0.3
 """How often it errs when it answers without the tool, where something is to be computed."""
-TOOL_SKIP_RATE = 0.65
+READING_ERROR_RATE = 0.5
+"""How often it errs where a program does not help."""
+TOOL_SKIP_RATE = 0.5
 """How often it forgets its tool where a program computes the answer. Elsewhere it always uses it, and believes it."""
 CRITIC_ERROR_RATE = 0.2
 """How often its verdict on a result is wrong."""
@@ -37,6 +38,7 @@ SOLVERS = ("Solver", "Thinker", "Expert", "Analyst", "Scholar", "Sage")
 CODERS = ("Coder", "Programmer", "Calculator", "Engineer", "Hacker", "Builder")
 CRITICS = ("Critic", "Checker", "Reviewer")
 PLANNERS = ("Planner", "Reader", "Guide")
+ADVICE = ("Read the task twice.", "Take one step after another.", "Check the result before you give it.")
 VOTERS = ("Ada", "Bob", "Cal", "Dan", "Eve", "Fay", "Gus", "Hal")
 
 
@@ -78,33 +80,24 @@ def _work(conversation: Messages, chance: random.Random) -> str:
     system, asked, last = conversation[0]["content"], conversation[1]["content"], conversation[-1]["content"]
     family, match = _family_of(asked)
     if system.startswith(PLANNER_PROMPT):
-        return f"<delivery>{family.plan}</delivery>"
+        return f"<delivery>{chance.choice(ADVICE)}</delivery>"
     if system.startswith(CRITIC_PROMPT):
         boxed = re.findall(r"\\boxed{(.*?)}</|\\boxed{(.*)}", asked)
         result = (boxed[-1][0] or boxed[-1][1]) if boxed else ""
-        right = family.check(match, result) != (chance.random() < CRITIC_ERROR_RATE)
+        right = (result == family.answer(match)) != (chance.random() < CRITIC_ERROR_RATE)
         return f"<delivery>{'CORRECT' if right else 'INCORRECT'}</delivery>"
     has_turns = "You have tools:" in system and "last turn" not in last
     if len(conversation) > 2:
         output = last.split("\n", 2)[1] if "\n" in last else last
-        answer = family.read(match, conversation[-2]["content"], output)
-        if answer is None and has_turns and family.retries:
-            return _program(family, match, len(conversation) // 2 - 1)
-        if answer is not None:
-            return _deliver(answer)
-    elif has_turns and not (family.skips_tool and chance.random() < TOOL_SKIP_RATE):
-        return _program(family, match, 0)
-    errs = family.wrong is not None and chance.random() < ERROR_RATE
-    answer = family.wrong(match, chance) if errs and family.wrong else family.answer(match)
-    return _deliver(answer, family.reasons(match))
+        return _deliver(output)
+    if has_turns and not (family.skips_tool and chance.random() < TOOL_SKIP_RATE):
+        return f"```python\n{family.code(match)}\n```"
+    errs = chance.random() < (ERROR_RATE if family.skips_tool else READING_ERROR_RATE)
+    return _deliver(family.wrong(match, chance) if errs else family.answer(match))
 
 
-def _program(family: "_Family", match: re.Match[str], tries: int) -> str:
-    return f"```python\n{family.code(match, tries)}\n```"
-
-
-def _deliver(answer: str, reasons: str = "") -> str:
-    return f"<delivery>{reasons}\\boxed{{{answer}}}</delivery>"
+def _deliver(answer: str) -> str:
+    return f"<delivery>\\boxed{{{answer}}}</delivery>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,21 +106,13 @@ class _Family:
 
     name: str
     pattern: str
-    plan: str
     answer: Callable[[re.Match[str]], str]
-    wrong: Callable[[re.Match[str], random.Random], str] | None
-    """A wrong answer; None where it makes no errors."""
-    reasons: Callable[[re.Match[str]], str] = lambda match: ""
-    """What it says before an answer of its own."""
-    code: Callable[[re.Match[str], int], str]
-    """The program, given how many before it did not give the answer."""
-    read: Callable[[re.Match[str], str, str], str | None]
-    """The answer, from a program and its output; None if they do not give it."""
-    skips_tool: bool = False
+    wrong: Callable[[re.Match[str], random.Random], str]
+    """A wrong answer, as a rule."""
+    code: Callable[[re.Match[str]], str]
+    """The program of an agent that has the tool. It believes what it prints."""
+    skips_tool: bool
     """Whether it often forgets its tool."""
-    retries: bool = False
-    """Whether another program is worth a try where one does not give the answer."""
-    check: Callable[[re.Match[str], str], bool]
 
 
 def _family_of(question: str) -> tuple[_Family, re.Match[str]]:
@@ -146,126 +131,71 @@ def _corrupt(answer: str, chance: random.Random) -> str:
 
 
 def _computed(
-    name: str, pattern: str, plan: str, answer: Callable[[re.Match[str]], str], code: Callable[[re.Match[str]], str]
+    name: str, pattern: str, answer: Callable[[re.Match[str]], str], code: Callable[[re.Match[str]], str]
 ) -> _Family:
     """Return a family in which a program prints the answer."""
     return _Family(
         name=name,
         pattern=pattern,
-        plan=plan,
         answer=answer,
         wrong=lambda match, chance: _corrupt(answer(match), chance),
-        code=lambda match, _: code(match),
-        read=lambda match, program, output: output,
+        code=code,
         skips_tool=True,
-        check=lambda match, result: result == answer(match),
     )
 
 
 def _read_off(
     name: str,
     pattern: str,
-    plan: str,
     answer: Callable[[re.Match[str]], str],
-    reasons: Callable[[re.Match[str]], str] = lambda match: "",
+    wrong: Callable[[re.Match[str]], str],
 ) -> _Family:
-    """Return a family in which a program does not help, and which the teacher reads well."""
+    """Return a family in which a program does not help, with the error that the teacher makes in it."""
     return _Family(
         name=name,
         pattern=pattern,
-        plan=plan,
         answer=answer,
-        wrong=None,
-        reasons=reasons,
-        code=lambda match, _: f'print("{match[1]}")',
-        read=lambda match, program, output: output,
-        check=lambda match, result: result == answer(match),
+        wrong=lambda match, chance: wrong(match),
+        code=lambda match: f'print("{match[1]}")',
+        skips_tool=False,
     )
 
 
-_OPERATIONS: Mapping[str, Callable[[int, int], float]] = {
-    "+": operator.add,
-    "*": operator.mul,
-    "-": operator.sub,
-    "/": operator.truediv,
-}
-
-
-def _expressions(match: re.Match[str]) -> dict[str, bool]:
-    """Return the expressions worth a try, in the order in which the teacher tries them, and which are right."""
-    target, numbers = (match[1], match[2]) if match[1] else (match[4], match[3]) if match[3] else (match[5], match[6])
-    large, small = sorted(map(int, numbers.split(", ")), reverse=True)
-    return {f"{large} {sign} {small}": compute(large, small) == int(target) for sign, compute in _OPERATIONS.items()}
-
-
-def _solution(match: re.Match[str]) -> str:
-    return next(expression for expression, right in _expressions(match).items() if right)
-
-
-def _read_expression(match: re.Match[str], program: str, output: str) -> str | None:
-    tried = program.partition("print(")[2].partition(")")[0]
-    return tried if _expressions(match).get(tried) else None
-
-
-_RELATIONS = {
-    (0, 1): "husband", (1, 0): "wife", (0, 2): "father", (1, 2): "mother", (2, 0): "son", (2, 1): "son",
-}  # fmt: skip
-"""What a father (0), a mother (1) and their son (2) are to one another."""
-
-
-_PLACES = ("father", "mother", "son")
-
-
-def _places(match: re.Match[str]) -> tuple[int, int]:
-    family = [match[1], match[2], match[3]]
-    return family.index(match[4]), family.index(match[5])
-
-
-def _family_reasons(match: re.Match[str]) -> str:
-    members = ", ".join(f"{place} {match[index]}" for index, place in enumerate(_PLACES, 1))
-    first, second = _places(match)
-    return f"{members}: {match[4]} is the {_PLACES[first]}, {match[5]} is the {_PLACES[second]}. "
+def _turned(match: re.Match[str]) -> str:
+    """Return the matrix after one or two quarters of a turn."""
+    a, b, c, d = (match[index] for index in range(2, 6))
+    return f"{c} {a}\n{d} {b}" if match[1] == "90" else f"{d} {c}\n{b} {a}"
 
 
 _FAMILIES = (
     _computed(
         "multiplication",
         r"multiplication: (\d+) \* (\d+)\.",
-        "Multiply with a program.",
         lambda match: str(int(match[1]) * int(match[2])),
         lambda match: f"print({match[1]} * {match[2]})",
     ),
     _computed(
         "multiple",
         r"\(LCM\) of these numbers: (\d+), (\d+)",
-        "Compute the multiple with a program.",
         lambda match: str(math.lcm(int(match[1]), int(match[2]))),
         lambda match: f"import math\nprint(math.lcm({match[1]}, {match[2]}))",
     ),
     _read_off(
-        "kinship",
-        r"(\w+) is married to (\w+)\. They have a child called (\w+)\.\s+(?:What is|How is|What relation is) (\w+) "
-        r"(?:related )?to (\w+)\?",
-        "Follow marriages and children.",
-        lambda match: _RELATIONS[_places(match)],
-        _family_reasons,
-    ),
-    _read_off(
         "circle",
         r"(\d+) (?:sisters|female friends|female colleagues)\b",
-        "Count her as one of them.",
         lambda match: str(int(match[1]) + 1),
+        lambda match: match[1],
     ),
-    _Family(
-        name="numbers",
-        pattern=r"Calculate (\d+) using all of these numbers: ([\d, ]+)\.|Using all the numbers ([\d, ]+), create an "
-        r"expression that equals (\d+)\.|make (\d+) using all of these numbers: ([\d, ]+)\.",
-        plan="Try expressions and check each with a program.",
-        answer=_solution,
-        wrong=lambda match, chance: chance.choice(list(_expressions(match))),
-        code=lambda match, tries: f"print({list(_expressions(match))[tries % len(_OPERATIONS)]})",
-        read=_read_expression,
-        retries=True,
-        check=lambda match, result: _expressions(match).get(result, False),
+    _read_off(
+        "spiral",
+        r"in spiral order\?\n(\d) (\d)\n(\d) (\d)",
+        lambda match: f"{match[1]} {match[2]} {match[4]} {match[3]}",
+        lambda match: f"{match[1]} {match[2]} {match[3]} {match[4]}",
+    ),
+    _read_off(
+        "turn",
+        r"by (\d+) degrees clockwise:\n(\d) (\d)\n(\d) (\d)",
+        _turned,
+        lambda match: f"{match[2]} {match[3]}\n{match[4]} {match[5]}",
     ),
 )
