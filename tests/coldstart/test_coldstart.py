@@ -75,7 +75,7 @@ def test_only_what_solved_its_task_is_kept_and_under_the_short_prompt(
     rows, usage = runner.run(collect(resources, 18, tmp_path))
     assert (usage.tasks, usage.executions) == (18, 36)
     assert 0 < usage.solved < 36, "an imperfect teacher"
-    from metaagentx.coldstart.programmed_teacher import _family_of
+    from metaagentx.coldstart.families import family_of
 
     questions = {task.id: task for task in (TASKS.task(place) for place in range(18))}
     for kept in rows:
@@ -89,7 +89,7 @@ def test_only_what_solved_its_task_is_kept_and_under_the_short_prompt(
             script = parse_reply(reply).script
             assert script is not None and validate(script) == []
         elif "```python" not in reply and kept.pattern.startswith("single"):  # in others, a wrong agent may be outdone
-            family, match = _family_of(task.question)
+            family, match = family_of(task.question)
             assert last_boxed(reply) == family.answer(match)
 
 
@@ -171,11 +171,11 @@ def _chat(*parts: object) -> tuple[dict[str, str], ...]:
 
 
 def test_the_teacher_knows_the_answers_of_its_families(runner: asyncio.Runner, graders: Graders) -> None:
-    from metaagentx.coldstart.programmed_teacher import _family_of
+    from metaagentx.coldstart.families import family_of
 
     for place in range(90):
         task = TASKS.task(place)
-        family, match = _family_of(task.question)
+        family, match = family_of(task.question)
         answer = family.answer(match)
         grade = runner.run(graders.grade(task, FinalAnswer.parse(rf"\boxed{{{answer}}}")))
         assert grade.solved, (task.question, answer)

@@ -6,14 +6,9 @@ tool, a critic or a planner. As an agent it often forgets its tool where that he
 help. It makes errors; those that were outvoted, rejected or retried stay in the demonstrations.
 """
 
-import math
 import random
 import re
-import string
-from collections.abc import Callable
-from dataclasses import dataclass
 
-from ..errors import MetaAgentXError
 from ..evaluation.designs import (
     AGENT_PROMPT,
     CRITIC_PROMPT,
@@ -24,6 +19,7 @@ from ..evaluation.designs import (
     vote_design,
 )
 from ..policy import ChatReply, Messages, SamplingParams
+from .families import family_of
 
 ERROR_RATE = 0.3
 """How often it errs when it answers without the tool, where something is to be computed."""
@@ -56,7 +52,7 @@ class ProgrammedTeacher:
 
 def design(question: str, chance: random.Random) -> str:
     """Return a Designer's reply: the kind of problem and a design of random parts."""
-    family, _ = _family_of(question)
+    family, _ = family_of(question)
     pattern, script = _compose(chance)
     return f"Problem Type: {family.name}\nWorkflow Pattern: {pattern}\n<code>\n{script}</code>"
 
@@ -78,7 +74,7 @@ def _compose(chance: random.Random) -> tuple[str, str]:
 def _work(conversation: Messages, chance: random.Random) -> str:
     """Return an agent's reply: a plan, a verdict, a tool call or an answer."""
     system, asked, last = conversation[0]["content"], conversation[1]["content"], conversation[-1]["content"]
-    family, match = _family_of(asked)
+    family, match = family_of(asked)
     if system.startswith(PLANNER_PROMPT):
         return f"<delivery>{chance.choice(ADVICE)}</delivery>"
     if system.startswith(CRITIC_PROMPT):
@@ -98,104 +94,3 @@ def _work(conversation: Messages, chance: random.Random) -> str:
 
 def _deliver(answer: str) -> str:
     return f"<delivery>\\boxed{{{answer}}}</delivery>"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Family:
-    """Questions of one kind, and how the teacher solves them."""
-
-    name: str
-    pattern: str
-    answer: Callable[[re.Match[str]], str]
-    wrong: Callable[[re.Match[str], random.Random], str]
-    """A wrong answer, as a rule."""
-    code: Callable[[re.Match[str]], str]
-    """The program of an agent that has the tool. It believes what it prints."""
-    skips_tool: bool
-    """Whether it often forgets its tool."""
-
-
-def _family_of(question: str) -> tuple[_Family, re.Match[str]]:
-    for family in _FAMILIES:
-        if match := re.search(family.pattern, question):
-            return family, match
-    raise MetaAgentXError(
-        f"the programmed teacher cannot solve {question[:80]!r}: use tasks of the recipe tiny, or another --teacher"
-    )
-
-
-def _corrupt(answer: str, chance: random.Random) -> str:
-    """Return the number with one random digit replaced, possibly by the same."""
-    index = chance.randrange(len(answer))
-    return f"{answer[:index]}{chance.choice(string.digits)}{answer[index + 1 :]}"
-
-
-def _computed(
-    name: str, pattern: str, answer: Callable[[re.Match[str]], str], code: Callable[[re.Match[str]], str]
-) -> _Family:
-    """Return a family in which a program prints the answer."""
-    return _Family(
-        name=name,
-        pattern=pattern,
-        answer=answer,
-        wrong=lambda match, chance: _corrupt(answer(match), chance),
-        code=code,
-        skips_tool=True,
-    )
-
-
-def _read_off(
-    name: str,
-    pattern: str,
-    answer: Callable[[re.Match[str]], str],
-    wrong: Callable[[re.Match[str]], str],
-) -> _Family:
-    """Return a family in which a program does not help, with the error that the teacher makes in it."""
-    return _Family(
-        name=name,
-        pattern=pattern,
-        answer=answer,
-        wrong=lambda match, chance: wrong(match),
-        code=lambda match: f'print("{match[1]}")',
-        skips_tool=False,
-    )
-
-
-def _turned(match: re.Match[str]) -> str:
-    """Return the matrix after one or two quarters of a turn."""
-    a, b, c, d = (match[index] for index in range(2, 6))
-    return f"{c} {a}\n{d} {b}" if match[1] == "90" else f"{d} {c}\n{b} {a}"
-
-
-_FAMILIES = (
-    _computed(
-        "multiplication",
-        r"multiplication: (\d+) \* (\d+)\.",
-        lambda match: str(int(match[1]) * int(match[2])),
-        lambda match: f"print({match[1]} * {match[2]})",
-    ),
-    _computed(
-        "multiple",
-        r"\(LCM\) of these numbers: (\d+), (\d+)",
-        lambda match: str(math.lcm(int(match[1]), int(match[2]))),
-        lambda match: f"import math\nprint(math.lcm({match[1]}, {match[2]}))",
-    ),
-    _read_off(
-        "circle",
-        r"(\d+) (?:sisters|female friends|female colleagues)\b",
-        lambda match: str(int(match[1]) + 1),
-        lambda match: match[1],
-    ),
-    _read_off(
-        "spiral",
-        r"in spiral order\?\n(\d) (\d)\n(\d) (\d)",
-        lambda match: f"{match[1]} {match[2]} {match[4]} {match[3]}",
-        lambda match: f"{match[1]} {match[2]} {match[3]} {match[4]}",
-    ),
-    _read_off(
-        "turn",
-        r"by (\d+) degrees clockwise:\n(\d) (\d)\n(\d) (\d)",
-        _turned,
-        lambda match: f"{match[2]} {match[3]}\n{match[4]} {match[5]}",
-    ),
-)
