@@ -24,7 +24,11 @@ class BackendError(Exception):
     """A backend failed, for instance an unreachable server or exhausted memory. A retry may succeed."""
 
 
-class ContextOverflow(Exception):
+class PromptRejected(Exception):
+    """The backend refuses this conversation while it serves others: sending it again does not help."""
+
+
+class ContextOverflow(PromptRejected):
     """The conversation leaves no room for a reply in the model's context."""
 
 
@@ -142,7 +146,7 @@ class ChatModel(Protocol):
     """A model that takes messages and returns text. It can be sampled, not trained."""
 
     async def chat(self, messages: Messages, params: SamplingParams) -> ChatReply:
-        """Return the reply to a conversation. Raises `ContextOverflow` where the conversation leaves no room."""
+        """Return the reply to a conversation. Raises `PromptRejected` where the server refuses it."""
 
 
 def require_trainable(role: str, model: Policy | ChatModel) -> Policy:

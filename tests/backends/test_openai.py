@@ -37,7 +37,7 @@ from metaagentx.rewards.graders import Graders
 from metaagentx.rollout.sampling import RoleSampler, SamplingFailed
 from metaagentx.rollout.tree import RolloutOptions, rollout_batch
 from metaagentx.sandbox import Sandbox
-from metaagentx.types import Execution, Fault, Role
+from metaagentx.types import Execution, Fault, Role, Rollout
 from metaagentx.workflow.reply import DESIGNER_LINE
 from tests.chat_server import Reply, refused, said, serving
 from tests.commands import command
@@ -310,6 +310,29 @@ def test_a_server_that_stays_broken_is_an_infra_fault(
     assert "after 2 attempts: 'm' at http://127.0.0.1" in broken[1] and broken[1].endswith(
         "returned an error (500): CUDA error"
     )
+
+
+def test_a_conversation_that_the_server_refuses_is_the_script_s_fault(
+    runner: asyncio.Runner, sandbox: Sandbox, graders: Graders
+) -> None:
+    def picky(asked: dict[str, Any], number: int) -> Reply:
+        chat = asked["messages"]
+        if len(chat) == 1:
+            return said("Hello to you")
+        executes = chat[0]["content"] != DESIGNER_LINE
+        return refused(400, "invalid characters") if executes else by_role(asked, number)
+
+    async def tree(url: str) -> Rollout:
+        async with OpenAIChatModel("m", url) as model:
+            shared = with_speakers(resources(model, model, sandbox, graders))
+            options = RolloutOptions(RolloutConfig(designs=1, executions=1, retries=1))
+            return (await rollout_batch([TASK], shared, options, ("test",)))[0]
+
+    with serving(picky) as server:
+        (execution,) = runner.run(tree(server.url)).designs[0].executions
+    assert execution.fault is not None and execution.fault.kind == "budget"
+    assert "returned an error (400): invalid characters" in execution.fault.message
+    assert execution.reward is not None and execution.reward.total == 0
 
 
 def test_a_run_ends_when_the_server_answers_nothing(runner: asyncio.Runner, sandbox: Sandbox, graders: Graders) -> None:

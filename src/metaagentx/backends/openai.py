@@ -2,8 +2,9 @@
 
 Messages in, text and token usage out; nothing can be trained here. Limits, budgets and `stats` count the server's own
 tokens; a reply whose server sends no usage is estimated at BYTES_PER_TOKEN. A request that a busy server rejects is
-sent again for `retry_seconds`. What may pass later is a `BackendError`, which the caller retries; a wrong key, model or
-URL is a `MetaAgentXError` that says what to fix.
+sent again for `retry_seconds`. What may pass later is a `BackendError`, which the caller retries. A conversation that
+the server refuses, while it answers a greeting with the same settings, is `PromptRejected`. A wrong key, model or URL
+is a `MetaAgentXError` that says what to fix.
 
     async with OpenAIChatModel("Qwen/Qwen3-8B", "http://localhost:8000/v1") as model:
         reply = await model.chat(messages, SamplingParams(4096))
@@ -23,7 +24,7 @@ from urllib.parse import urlsplit
 from pydantic import ValidationError
 
 from ..errors import MetaAgentXError
-from ..policy import BackendError, ChatReply, ContextOverflow, Messages, Metrics, SamplingParams
+from ..policy import BackendError, ChatReply, ContextOverflow, Messages, Metrics, PromptRejected, SamplingParams
 from ..workflow.protocol import visible
 from .openai_responses import (
     CONTEXT_OVERFLOW,
@@ -49,6 +50,9 @@ _CONNECT_SECONDS = 10.0
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.5, 20.0
 _BUSY = {408, 409, 425, 429, *range(500, 600)}
 """Statuses after which the same request may succeed."""
+_INVALID = {400, 413, 422}
+"""Statuses of a request that the server does not accept."""
+_GREETING = ({"role": "user", "content": "Hello"},)
 _SEEDS = 2**31  # some servers take 32 bits
 _PROBE_TOKENS = 16
 _SHOWN_NAMES = 5
@@ -127,12 +131,12 @@ class OpenAIChatModel:
         try:
             async with asyncio.timeout(seconds):
                 served = await self._served_models()
-                await self.chat([{"role": "user", "content": "Hello"}], SamplingParams(_PROBE_TOKENS))
+                await self.chat(_GREETING, SamplingParams(_PROBE_TOKENS))
             if len(served) == 1 and not _has(served, self._model):
                 problem = f"{self._url} has no model {self._model!r}"
         except TimeoutError:
             problem = f"{self} did not reply within {seconds:g} s"
-        except (MetaAgentXError, BackendError, ContextOverflow) as error:
+        except (MetaAgentXError, BackendError, PromptRejected) as error:
             problem = str(error)
         if problem:
             names = [repr(model.id) for model in served[:_SHOWN_NAMES]] + ["..."] * (len(served) > _SHOWN_NAMES)
@@ -197,12 +201,27 @@ class OpenAIChatModel:
                 except APIStatusError as error:
                     self._answered = True
                     problem = self._translate(error)
+                    refused = error.status_code in _INVALID and isinstance(problem, BackendError)
+                    if refused and await self._greets(client, messages, params):
+                        problem = PromptRejected(str(problem))
                     may_pass = error.status_code in _BUSY and isinstance(problem, BackendError)
                     pause = max(pause, requested_pause(error))
                 give_up = give_up or time.monotonic() + self._retry_seconds
                 if not may_pass or time.monotonic() + pause > give_up:
                     raise problem from None
                 await asyncio.sleep(pause)
+
+    async def _greets(self, client: "AsyncOpenAI", refused: Messages, params: SamplingParams) -> bool:
+        """Return whether the server answers a greeting with these settings, so that what it refused is at fault."""
+        from openai import APIError
+
+        if list(refused) == list(_GREETING):
+            return False
+        try:
+            await self._send(client, _GREETING, replace(params, max_tokens=min(params.max_tokens, _PROBE_TOKENS)))
+        except (APIError, BackendError):
+            return False
+        return True
 
     async def _send(self, client: "AsyncOpenAI", messages: Messages, params: SamplingParams) -> ChatCompletion:
         """Send the request, again where the server rejects the name or the size of the length limit.
@@ -276,7 +295,7 @@ class OpenAIChatModel:
         if status == 404:
             fix = "check the model's name and that the URL has its path, such as /v1"
             return MetaAgentXError(f"{self} was not found (404), {fix}: {message}")
-        if status in (400, 413, 422) and CONTEXT_OVERFLOW.search(f"{message} {error.code}"):
+        if status in _INVALID and CONTEXT_OVERFLOW.search(f"{message} {error.code}"):
             return ContextOverflow(f"{self} has no room for the conversation: {message}")
         return BackendError(f"{self} returned an error ({status}): {message}")
 

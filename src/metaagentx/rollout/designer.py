@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from ..config import PromptsConfig, RolloutConfig
-from ..policy import ContextOverflow
+from ..policy import ContextOverflow, PromptRejected
 from ..tools import ToolSpec
 from ..types import Call, Design, Fault, Role, Task
 from ..workflow.manual import language_manual
@@ -57,7 +57,7 @@ async def write_script(  # noqa: PLR0913, PLR0917  as for `run_script`
         call = await sampler.call("Designer", messages, seed)
     except ContextOverflow as error:
         return _nothing(messages, Fault("context", str(error)))
-    except SamplingFailed as error:
+    except (SamplingFailed, PromptRejected) as error:
         return _nothing(messages, Fault("infra", str(error)))
     return read_design(call, rollout.lenient, bool(tools))
 

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from ..config import RolloutConfig
-from ..policy import ContextOverflow
+from ..policy import PromptRejected
 from ..provenance import accept_programs, accept_tools, final_answer, find_fed
 from ..sandbox import (
     JSON,
@@ -250,7 +250,7 @@ class _Asks:
             finally:
                 self._turns.leave(number)
             reply.instruction = "" if self.instruction == INSTRUCTION else self.instruction
-        except ContextOverflow as error:
+        except PromptRejected as error:
             reply = Fault("budget", str(error))
         except SamplingFailed as error:
             reply = Fault("infra", str(error))
