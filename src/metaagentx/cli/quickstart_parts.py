@@ -31,7 +31,7 @@ from .preflight import RESUME_HINT, check_output_directory, prepare_tasks
 TEACHER_MIXTURE = (
     "gym:products?min_digits=2&max_digits=2"
     " + gym:lcm?min_value=10&max_value=99"
-    " + gym:spiral_matrix?min_n=2&max_n=2"
+    " + gym:chain_sum?min_terms=3&max_terms=3&min_digits=2&max_digits=2"
     " + 2*gym:rotate_matrix?min_n=2&max_n=2&min_rotations=1&max_rotations=2"
     " + gym:aiw"
 )
@@ -50,10 +50,10 @@ class QuickstartSize:
 
 
 FULL_SIZE = QuickstartSize(
-    teacher_tasks=6000,
+    teacher_tasks=7000,
     test_tasks=40,
     sft=SftOptions(
-        steps=1200,
+        steps=1500,
         rows_per_step=32,
         designer_share=0.15,
         learning_rate=3e-3,

@@ -91,6 +91,12 @@ FAMILIES = (
         lambda match: str(math.lcm(int(match[1]), int(match[2]))),
         lambda match: f"import math\nprint(math.lcm({match[1]}, {match[2]}))",
     ),
+    _computed(
+        "sum",
+        r"arithmetic problem: (\d+) ([+-]) (\d+) ([+-]) (\d+) =",
+        lambda match: str(int(match[1]) + int(match[2] + match[3]) + int(match[4] + match[5])),
+        lambda match: f"print({match[1]} {match[2]} {match[3]} {match[4]} {match[5]})",
+    ),
     _read_off(
         "circle",
         r"(\d+) (?:sisters|female friends|female colleagues)\b",
