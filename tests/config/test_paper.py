@@ -46,7 +46,7 @@ def same(cell: str, value: Any) -> bool:
         return value is None if cell == "not set" else cell != ""  # words in place of a long value
     written = tomllib.loads(f"value = {cell.strip('`')}")["value"]
     if isinstance(value, list):
-        unset = {"executor": None, "designer": None, "epochs": 1}
+        unset = {"executor": None, "designer": None, "epochs": 1, "anchor": 0.0}
         return bool(value == [{**unset, **stage} for stage in written])
     return bool(written == value) and isinstance(written, type(value))
 

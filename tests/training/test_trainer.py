@@ -175,6 +175,34 @@ def test_a_stage_may_go_over_its_data_several_times(tmp_path: Path, trained: Tra
     assert taught[: len(taught) // 3] * 3 == taught
 
 
+def test_an_anchor_keeps_the_replies_of_the_other_role_likely(tmp_path: Path, trained: Training) -> None:
+    """In a stage of the Executor it is taught the Designer's sound replies as well, in the same optimizer steps."""
+    made = actors(by_turns(design(THINK), design(GUESS), "no script"), by_prompt)
+    settings = ["stages.0.anchor=0.5", "stages.1.anchor=0.0", "tasks.per_step=3", "rollout.designs=3"]
+    run = trained(config_of(tmp_path, *settings, steps=2, stages=BY_TURNS), made)
+    assert made[Role.EXECUTOR].steps == [1e-3], "no step more than without"
+    designs = [design for tree in run.rollouts(0) for design in tree.designs]
+    sound = [each.call for each in designs if each.fault is None]
+    assert 0 < len(sound) < len(designs)
+    own = [call for call in calls_of(Role.EXECUTOR, run.rollouts(0)) if call.advantage is not None]
+    taught = made[Role.EXECUTOR].trained_on
+    assert [datum.advantage for datum in taught[len(own) :]] == [0.5] * len(sound)
+    first, second = run.metrics()
+    assert first["anchor/sequences"] == len(sound)
+    assert not [name for name in second if name.startswith("anchor/")]
+
+
+@pytest.mark.parametrize("setting", ['model.sharing="separate"', "stages.0.designer=1e-3"])
+def test_where_nothing_is_frozen_on_shared_weights_there_is_no_anchor(
+    setting: str, tmp_path: Path, trained: Training
+) -> None:
+    made = actors(by_turns(design(THINK), design(GUESS)), by_prompt)
+    run = trained(config_of(tmp_path, setting, "stages.0.anchor=0.5", steps=1, stages=BY_TURNS), made)
+    assert not [name for name in run.metrics()[0] if name.startswith("anchor/")]
+    own = [call for call in calls_of(Role.EXECUTOR, run.rollouts(0)) if call.advantage is not None]
+    assert len(made[Role.EXECUTOR].trained_on) == len(own)
+
+
 def always_right_on(*flat: str) -> Reply:
     def reply(conversation: list[dict[str, str]], seed: int) -> str:
         return RIGHT if conversation[-1]["content"] in flat else [RIGHT, WRONG][seed % 2]

@@ -13,7 +13,7 @@ from ..atomic import exclusive_lock, friendly_io_errors
 from ..backends.presets import PRESETS
 from ..coldstart.collect import TEACHER_ROLLOUT, CollectOptions
 from ..coldstart.demonstrations import read_rows, write_rows
-from ..coldstart.programmed_teacher import ERROR_RATE, TOOL_SKIP_RATE, ProgrammedTeacher
+from ..coldstart.programmed_teacher import ERROR_RATE, READING_ERROR_RATE, TOOL_SKIP_RATE, ProgrammedTeacher
 from ..coldstart.sft import SftOptions, run_sft
 from ..config import Config, Recipe, load_recipe, portable, to_toml
 from ..config.bundled import is_bundled
@@ -91,6 +91,7 @@ def cold_start_settings(size: QuickstartSize) -> dict[str, object]:
     return {
         "tasks": TEACHER_MIXTURE,
         "slips": ERROR_RATE,
+        "misreads": READING_ERROR_RATE,
         "forgets": TOOL_SKIP_RATE,
         "preset": PRESETS[STUDENT_PRESET],
         "size": {"taught": size.teacher_tasks, "sft": asdict(size.sft), "tested": size.test_tasks},

@@ -104,12 +104,6 @@ FAMILIES = (
         lambda match: match[1],
     ),
     _read_off(
-        "spiral",
-        r"in spiral order\?\n(\d) (\d)\n(\d) (\d)",
-        lambda match: f"{match[1]} {match[2]} {match[4]} {match[3]}",
-        lambda match: f"{match[1]} {match[2]} {match[3]} {match[4]}",
-    ),
-    _read_off(
         "turn",
         r"by (\d+) degrees clockwise:\n(\d) (\d)\n(\d) (\d)",
         _turned,

@@ -215,6 +215,9 @@ class StageConfig(Section):
     """Learning rate of the Designer."""
     epochs: Batch = 1
     """Passes over the data of a step; the clipped ratio bounds how far they move the policy."""
+    anchor: NonNegative = 0.0
+    """With shared weights: weight of a loss term that keeps the role that is not trained able to do its part. It makes
+    the replies of that role which led to no fault in this step more likely, within the clipped ratio."""
 
     @property
     def learning_rates(self) -> dict[Role, float]:

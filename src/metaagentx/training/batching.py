@@ -27,6 +27,12 @@ def episodes_of(role: Role, rollouts: Sequence[Rollout]) -> list[list[Datum]]:
     return [episode for episode in episodes if episode]
 
 
+def anchors_of(role: Role, rollouts: Sequence[Rollout], weight: float) -> list[Datum]:
+    """Return the replies of a role that led to no fault, each with this weight as its advantage."""
+    calls = (call for calls in _episodes(role, rollouts, sound=True) for call in calls)
+    return [datum_of(call, weight) for call in calls if call.completion]
+
+
 def split_minibatches(episodes: Sequence[Sequence[Datum]], size: int, seed: int) -> list[list[Datum]]:
     """Return the data of shuffled episodes in as few mini-batches of at most `size` as possible, of equal length or
     one shorter. The calls of an episode stay next to each other, though a mini-batch may end between them.
@@ -43,13 +49,14 @@ def calls_of(role: Role, rollouts: Sequence[Rollout]) -> Iterator[Call]:
         yield from calls
 
 
-def _episodes(role: Role, rollouts: Sequence[Rollout]) -> Iterator[Sequence[Call]]:
-    for rollout in rollouts:
-        for design in rollout.designs:
-            if role is Role.DESIGNER:
+def _episodes(role: Role, rollouts: Sequence[Rollout], *, sound: bool = False) -> Iterator[Sequence[Call]]:
+    """Yield the calls of each design or execution; with `sound` of those without a fault."""
+    for design in (design for rollout in rollouts for design in rollout.designs):
+        if role is Role.DESIGNER:
+            if not sound or design.fault is None:
                 yield [design.call]
-            else:
-                yield from (execution.calls for execution in design.executions)
+        else:
+            yield from (each.calls for each in design.executions if not sound or each.fault is None)
 
 
 def datum_of(call: Call, advantage: float = 0.0) -> Datum:

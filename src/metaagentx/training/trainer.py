@@ -18,7 +18,7 @@ from ..rollout.tree import Resources, RolloutOptions, rollout_batch
 from ..runs import Run
 from ..tasks import Mixture
 from ..types import Role, Rollout, Task
-from .batching import data_for, episodes_of, split_minibatches
+from .batching import anchors_of, data_for, episodes_of, split_minibatches
 from .credit import assign_credit
 from .failed_steps import FailedSteps
 from .loggers import Loggers
@@ -126,7 +126,7 @@ class Trainer:
                     metrics |= await self._update_by_minibatches(step, role, rollouts, stage)
             return metrics
         for update in range(parts * stage.epochs):
-            metrics |= await self._update_once(rollouts[update % parts :: parts], stage.learning_rates)
+            metrics |= await self._update_once(rollouts[update % parts :: parts], stage)
         return metrics
 
     async def _update_by_minibatches(
@@ -136,18 +136,34 @@ class Trainer:
         size, rate = self.config.optimizer.minibatch, stage.learning_rates[role]
         assert size is not None
         episodes, updates = episodes_of(role, rollouts), list[dict[str, float]]()
+        metrics: dict[str, float] = {}
         for epoch in range(stage.epochs):
             for data in split_minibatches(episodes, size, seed_of(self.config.seed, "minibatch", step, epoch, role)):
                 losses = await self._forward_backward(role, data)
+                metrics |= await self._add_anchors(role, rollouts, stage)
                 updates.append({**losses, **await self.policies[role].optim_step(rate)})
-        return {f"{role}/{name}": value for name, value in summarize_updates(updates).items()}
+        return metrics | {f"{role}/{name}": value for name, value in summarize_updates(updates).items()}
 
-    async def _update_once(self, rollouts: Sequence[Rollout], rates: Mapping[Role, float]) -> dict[str, float]:
-        metrics: dict[str, float] = {}
+    async def _add_anchors(self, role: Role, rollouts: Sequence[Rollout], stage: StageConfig) -> dict[str, float]:
+        """Add the gradient of the anchor term to that of the role's loss, where the other role shares the weights."""
+        if not stage.anchor or len(stage.learning_rates) > 1 or self.config.model.sharing != "shared":
+            return {}
+        (frozen,) = set(Role) - set(stage.learning_rates)
+        if not (data := anchors_of(frozen, rollouts, stage.anchor)):
+            return {}
+        temperature = self.resources.samplers[frozen].temperature
+        options = self.config.loss.model_copy(update={"kl": 0.0})
+        losses = await self.policies[role].forward_backward(data, "ppo", options, temperature)
+        moved = {"anchor/approx_kl": losses["approx_kl"]} if "approx_kl" in losses else {}
+        return {"anchor/sequences": float(len(data)), **moved}
+
+    async def _update_once(self, rollouts: Sequence[Rollout], stage: StageConfig) -> dict[str, float]:
+        rates, metrics = stage.learning_rates, dict[str, float]()
         for role in rates:
             if data := data_for(role, rollouts):
                 losses = await self._forward_backward(role, data)
                 metrics |= {f"{role}/{name}": value for name, value in losses.items()}
+                metrics |= await self._add_anchors(role, rollouts, stage)
         metrics |= await self._gradient_cosine(rates)
         for role, rate in rates.items():
             if f"{role}/loss" in metrics:
