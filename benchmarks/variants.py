@@ -91,7 +91,7 @@ class Plan:
 
 
 def variants(plan: Plan) -> dict[str, Variant]:
-    """Return the recipe and its variants by name. Two of them are as long as the recipe, the others as the plan says."""
+    """Return the recipe and its variants by name: two as long as the recipe, the others as long as the plan says."""
     recipe = load_config(RECIPE, plan.base)
     stages, cycle = recipe.stages, sum(stage.steps for stage in recipe.stages)
     if sorted(len(stage.learning_rates) for stage in stages) != [1, 1] or _roles(stages) != set(Role):
