@@ -1,6 +1,7 @@
 """What `benchmarks.claims` found, as Markdown for docs/results.md and README.md, and as a picture."""
 
 import textwrap
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -58,26 +59,32 @@ def results_page(evidence: Evidence) -> str:
         heading = f"The recipe as it stands, {steps} steps, by method ({seeds} seeds, {tasks} unseen tasks):"
         parts += [f"{heading}\n\n{_solved_table('method', methods)}", _families(methods), _designs(evidence)]
     if rows := {name: group for name in evidence.variants if (group := evidence.of(name))}:
-        parts += [f"Variants, by what the trained system solves:\n\n{_variants(evidence, rows)}"]
+        heading = "Variants: what the trained system solves, and what its Designer writes for them (mean over seeds):"
+        parts += [f"{heading}\n\n{_variants(evidence, rows)}"]
     if missing := evidence.missing():
-        parts += [f"Not measured: {', '.join(missing)}.\n"]
+        parts += [f"Not measured: {'; '.join(missing)}.\n"]
     return "\n".join(parts)
 
 
 def _claims(claims: Sequence[Claim]) -> str:
-    lines = ["| claim | what we see: points, by seed | 95 % interval | verdict |", "| --- | --- | ---: | --- |"]
-    open_claims = []
-    for claim in claims:
+    """Return the claims with their verdicts, and what could decide those that do not hold here."""
+    lines = [
+        "| | claim | what we see: points, by seed | 95 % interval | verdict |",
+        "| ---: | --- | --- | ---: | --- |",
+    ]
+    decided_by: defaultdict[str, list[str]] = defaultdict(list)
+    for number, claim in enumerate(claims, 1):
         gained = differences(claim.higher, claim.lower)
         low, high = interval(gained)
         verdict = verdict_of(low, high)
         see = f"{_points(gained)} ({', '.join(f'{100 * result.mean:+z.1f}' for result in gained)})"
-        lines.append(f"| {claim.text} | {see} | {low:+z.1f} to {high:+z.1f} | {verdict} |")
+        lines.append(f"| {number} | {claim.text} | {see} | {low:+z.1f} to {high:+z.1f} | {verdict} |")
         if verdict != "holds":
-            open_claims.append(f"- {claim.text} ({verdict} here): {claim.decide}.")
+            decided_by[claim.decide].append(str(number))
     text = "\n".join(lines) + "\n"
-    if open_claims:
-        text += "\nWhat could decide the claims that do not hold here:\n\n" + "\n".join(open_claims) + "\n"
+    if decided_by:
+        text += "\nWhat could decide the claims that do not hold here:\n\n"
+        text += "".join(f"- {', '.join(numbers)}: {decide}.\n" for decide, numbers in decided_by.items())
     return text
 
 
@@ -143,8 +150,9 @@ def _designs(evidence: Evidence) -> str:
 
 
 def _variants(evidence: Evidence, rows: Mapping[str, Group]) -> str:
-    """Return what each variant costs and solves. Updates are those of the Designer and of the Executor."""
-    head = ["steps", "executions", "updates of the Designer, Executor", "solved % (95 % interval)", "by seed"]
+    """Return what each variant costs, solves and writes."""
+    head = ["steps", "executions", "updates: Designer, Executor", "solved % (95 % interval)", "by seed"]
+    head += ["different scripts", "cannot run, %"]
     lines = [f"| variant | {' | '.join(head)} |", f"| --- |{' ---: |' * len(head)}"]
     for name, group in rows.items():
         low, high = interval(group)
@@ -152,6 +160,8 @@ def _variants(evidence: Evidence, rows: Mapping[str, Group]) -> str:
         updates = f"{counts.designer_updates:,}, {counts.executor_updates:,}"
         solved = f"{_mean(group)} ({low:.0f} to {high:.0f})"
         cells = [str(counts.steps), f"{counts.executions:,}", updates, solved, _by_seed(group)]
+        cells += [f"{fmean(result.scripts or 0 for result in group):.0f}"]
+        cells += [f"{100 * fmean(result.invalid or 0.0 for result in group):.1f}"]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 

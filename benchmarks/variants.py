@@ -75,8 +75,8 @@ class Plan:
 
     @property
     def base(self) -> tuple[str, ...]:
-        """Return the overrides of the recipe that all trainings share."""
-        return (*(SMALL_OVERRIDES if self.small else ()), "evaluation.every=0")
+        """Return the overrides of the recipe that all trainings share. A variant that collapses is measured, too."""
+        return (*(SMALL_OVERRIDES if self.small else ()), "evaluation.every=0", "run.stop_after_failed_steps=0")
 
     @property
     def size(self) -> QuickstartSize:
