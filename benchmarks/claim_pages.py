@@ -177,7 +177,7 @@ def readme_part(evidence: Evidence, picture: bool) -> str:
     about = (
         f"Results over {len(seeds)} seeds: percentage of {tasks} unseen tasks of the test split solved, one sample "
         f"each, with at most {calls} calls a task. Each seed is a run of the whole recipe (`make compare`); "
-        "`make quickstart` is seed 0."
+        "`make quickstart` trains seed 0."
     )
     lines = [
         _wrapped(about),

@@ -252,6 +252,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=5, help="seeds of the recipe as it stands, from 0 on (5)")
     parser.add_argument("--variant-seeds", type=int, default=3, help="seeds of the variants, from 0 on (3)")
     parser.add_argument("--steps", type=int, help="steps of a variant (36, or what the recipe's stages need)")
+    parser.add_argument("--tasks", type=int, help="unseen tasks of each family (40, as in the quickstart)")
     parser.add_argument("--recipe-only", action="store_true", help="only the recipe as it stands")
     parser.add_argument("--only", action="append", metavar="NAME", help="only this variant; may be repeated")
     parser.add_argument("--tables-only", action="store_true", help="train nothing: only tables of what there is")
@@ -265,7 +266,9 @@ def _parse() -> argparse.Namespace:
 
 def _open_directory(given: argparse.Namespace) -> Directory:
     """Return the directory, which holds work of one recipe and one cold start."""
-    plan = Plan(given.small, given.steps)
+    plan = Plan(given.small, given.steps, given.tasks)
+    if any(number is not None and number < 1 for number in (given.steps, given.tasks)):
+        raise MetaAgentXError("--steps and --tasks: expected integers >= 1")
     root = given.dir or Path("runs", "compare-small" if plan.small else "compare")
     directory = Directory(root, plan, variants(plan))
     settings = {
@@ -280,7 +283,7 @@ def _jobs(given: argparse.Namespace, directory: Directory) -> list[Job]:
     """Return the jobs that are asked for: cold starts, the recipe, then the variants seed by seed."""
     for name in given.only or ():
         if name not in directory.variants:
-            raise MetaAgentXError(f"there is no variant {name!r}; there are: {', '.join(directory.variants)}")
+            raise MetaAgentXError(f"there is no variant {name!r}; there are: {'; '.join(directory.variants)}")
     if min(given.seeds, given.variant_seeds, given.jobs) < 1:
         raise MetaAgentXError("--seeds, --variant-seeds and --jobs: expected integers >= 1")
     names = given.only or ([WHOLE] if given.recipe_only else [*directory.variants])

@@ -8,7 +8,7 @@ joint training makes twice the updates, and at equal updates half the executions
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -72,6 +72,8 @@ class Plan:
     """Every part in seconds: shows that everything works, and learns nothing."""
     steps: int | None = None
     """Of a variant; None for the default."""
+    tasks: int | None = None
+    """Of each family in the evaluation; None for as many as the quickstart has."""
 
     @property
     def base(self) -> tuple[str, ...]:
@@ -81,13 +83,15 @@ class Plan:
     @property
     def size(self) -> QuickstartSize:
         """Return the size of the cold start and of the evaluation."""
-        return SMALL if self.small else FULL_SIZE
+        size = SMALL if self.small else FULL_SIZE
+        return size if self.tasks is None else replace(size, test_tasks=self.tasks)
 
     @property
     def arguments(self) -> tuple[str, ...]:
         """Return the options of the command that make this plan."""
-        steps = () if self.steps is None else ("--steps", str(self.steps))
-        return (*(("--small",) if self.small else ()), *steps)
+        numbers = {"--steps": self.steps, "--tasks": self.tasks}
+        given = [word for name, number in numbers.items() if number is not None for word in (name, str(number))]
+        return (*(("--small",) if self.small else ()), *given)
 
 
 def variants(plan: Plan) -> dict[str, Variant]:

@@ -181,4 +181,4 @@ def test_a_small_comparison_runs_resumes_and_writes_its_tables(tmp_path: Path) -
     assert page in again.stdout
     wrong = run("--only", "nothing")
     assert wrong.returncode == 2
-    assert wrong.stderr.startswith("there is no variant 'nothing'; there are: recipe, designer only")
+    assert wrong.stderr.startswith("there is no variant 'nothing'; there are: recipe; designer only")

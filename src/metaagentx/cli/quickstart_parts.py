@@ -218,9 +218,7 @@ def _router_lines(evaluation: Evaluation) -> list[str]:
     for router in (ROUTER, HINDSIGHT):
         strata = [by_router[router] for by_router in routed]
         lines.append(_share_line(router, fmean(map(fmean, strata)), *interval(strata)))
-    lines.append(
-        f"{ROUTER}: the fixed design that is best on one half of the tasks of a family, on the other half."
-    )
+    lines.append(f"{ROUTER}: the fixed design that is best on one half of the tasks of a family, on the other half.")
     lines.append("In hindsight: the one that is best on these same tasks, an upper bound.")
     return lines
 
