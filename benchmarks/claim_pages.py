@@ -56,7 +56,7 @@ def results_page(evidence: Evidence) -> str:
     if methods := evidence.methods:
         seeds, tasks = len(methods[TRAINED]), sum(map(len, methods[TRAINED][0].solved.values()))
         steps = evidence.variants[WHOLE].counts.steps
-        heading = f"The recipe as it stands, {steps} steps, by method ({seeds} seeds, {tasks} unseen tasks):"
+        heading = f"The recipe as it stands, {steps} steps, by method ({_count(seeds, 'seed')}, {tasks} unseen tasks):"
         parts += [f"{heading}\n\n{_solved_table('method', methods)}", _families(methods), _designs(evidence)]
     if rows := {name: group for name in evidence.variants if (group := evidence.of(name))}:
         heading = "Variants: what the trained system solves, and what its Designer writes for them (mean over seeds):"
@@ -86,6 +86,10 @@ def _claims(claims: Sequence[Claim]) -> str:
         text += "\nWhat could decide the claims that do not hold here:\n\n"
         text += "".join(f"- {', '.join(numbers)}: {decide}.\n" for decide, numbers in decided_by.items())
     return text
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _points(gained: Group) -> str:
@@ -175,7 +179,7 @@ def readme_part(evidence: Evidence, picture: bool) -> str:
     tasks = sum(map(len, ours[0].solved.values()))
     calls = evidence.variants[WHOLE].config.rollout.calls
     about = (
-        f"Results over {len(seeds)} seeds: percentage of {tasks} unseen tasks of the test split solved, one sample "
+        f"Results over {_count(len(seeds), 'seed')}: percentage of {tasks} unseen tasks of the test split solved, one sample "
         f"each, with at most {calls} calls a task. Each seed is a run of the whole recipe (`make compare`); "
         "`make quickstart` trains seed 0."
     )
@@ -195,7 +199,7 @@ def readme_part(evidence: Evidence, picture: bool) -> str:
     grid = {name: _mean(methods[name]) for name in (COLD, EXECUTOR_GAIN, DESIGNER_GAIN, TRAINED)}
     lines += [
         "",
-        f"| mean of {len(seeds)} seeds | old Executor | new Executor |",
+        f"| mean of {_count(len(seeds), 'seed')} | old Executor | new Executor |",
         "|---|---:|---:|",
         f"| old designs | {grid[COLD]} | {grid[EXECUTOR_GAIN]} |",
         f"| new designs | {grid[DESIGNER_GAIN]} | {grid[TRAINED]} |",
