@@ -179,8 +179,8 @@ def readme_part(evidence: Evidence, picture: bool) -> str:
     tasks = sum(map(len, ours[0].solved.values()))
     calls = evidence.variants[WHOLE].config.rollout.calls
     about = (
-        f"Results over {_count(len(seeds), 'seed')}: percentage of {tasks} unseen tasks of the test split solved, one sample "
-        f"each, with at most {calls} calls a task. Each seed is a run of the whole recipe (`make compare`); "
+        f"Results over {_count(len(seeds), 'seed')}: percentage of {tasks} unseen tasks of the test split solved, "
+        f"one sample each, with at most {calls} calls a task. Each seed is a run of the whole recipe (`make compare`); "
         "`make quickstart` trains seed 0."
     )
     lines = [
