@@ -17,7 +17,7 @@ SMALL_INSTALLED := $(VENV)/.small
 
 help:
 	@echo "make quickstart   from an empty machine to a trained system and a report"
-	@echo "make compare      variants of the algorithm against one another (45 minutes)"
+	@echo "make compare      the paper's claims one by one: five seeds, variants, the tables of README and docs"
 	@echo "make test         set up .venv, then format, lint, types and tests"
 	@echo "make test-all     the same with the slow tests"
 	@echo "make test-gpu     sampling parity, bf16 training, the memory plan and ten steps on a CUDA device"
@@ -46,7 +46,7 @@ quickstart: $(INSTALLED)
 	$(BIN)/metaagentx quickstart
 
 compare: $(INSTALLED)
-	$(BIN)/python -m benchmarks.compare
+	$(BIN)/python -m benchmarks.compare --write docs
 
 check: $(INSTALLED)
 	$(BIN)/ruff format --check .

@@ -1,105 +1,122 @@
-"""Variants of the algorithm from the same cold starts: python -m benchmarks.compare [--help].
+"""The evidence for the paper's claims on a laptop: python -m benchmarks.compare [--help].
 
 For each seed one cold start (the quickstart's), and from it recipes/tiny.toml as it stands, with all methods of the
-quickstart's evaluation; then the variants, all with the same number of steps and of executions a step, and what their
-last checkpoints solve of the same unseen tasks, 40 of each family. The same command resumes after a stop. Writes
-results.md and curves.svg; `--write docs` puts the tables into docs/results.md and the curves into docs/results.svg.
+quickstart's evaluation; from the first seeds also the variants of `benchmarks.variants`. Their last checkpoints solve
+the same unseen tasks. `benchmarks.claims` judges the claims one by one; its docstring has the rule of the verdicts.
+
+Every training is a process of its own with one thread, two at a time. The same command resumes after a stop, and
+finished parts are not repeated: `--recipe-only`, `--only NAME` and larger numbers of seeds add to what there is. Writes
+results.md and curves.svg into its directory. `--write docs` (`make compare` does) regenerates the tables of
+docs/results.md and README.md, and docs/results.svg.
 """
 
 import argparse
 import asyncio
 import json
-import random
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from benchmarks.drawing import share_charts
-from metaagentx.atomic import atomic_write
-from metaagentx.cli.quickstart_parts import FULL_SIZE, cold_start_settings
+from benchmarks.claim_pages import draw, results_page, write_docs
+from benchmarks.claims import Evidence, Result
+from benchmarks.drawing import Series
+from benchmarks.variants import COLD, RECIPE, WHOLE, Plan, Variant, variants
+from metaagentx.atomic import atomic_write, exclusive_lock
+from metaagentx.cli.quickstart_parts import cold_start_settings
 from metaagentx.config import load_config, load_recipe
 from metaagentx.errors import MetaAgentXError
 from metaagentx.evaluation.designs import LIBRARY
+from metaagentx.evaluation.figures import design_figures
+from metaagentx.evaluation.routers import HINDSIGHT, ROUTER, cross_fit, hindsight, is_fixed
 from metaagentx.runs.work import check_same_settings
 
-RECIPE = Path("recipes/tiny.toml")
-TASKS = 40
-DRAWS = 1000
-STEPS = 36
-"""Of a variant. The recipe has more."""
-WHOLE_RECIPE, COLD = "the recipe", "cold start"
-MARKS = ("<!-- compared -->\n", "<!-- end -->")
-
-
-def variants() -> dict[str, list[str]]:
-    """What each changes in the recipe, at the recipe's own rates and epochs; joint, at the Executor's epochs."""
-    stages = load_config(RECIPE).stages
-    executor = next(stage for stage in stages if stage.executor is not None)
-    designer = next(stage for stage in stages if stage.designer is not None)
-    executors, designers = f"executor={executor.executor}", f"designer={designer.designer}"
-    executor_stage = f"{{steps=1, {executors}, epochs={executor.epochs}}}"
-    designer_stage = f"{{steps=1, {designers}, epochs={designer.epochs}}}"
-    changed = {
-        "stagewise": [],
-        "joint": [f"stages=[{{steps=1, {executors}, {designers}, epochs={executor.epochs}}}]"],
-        "one-step alternation": [f"stages=[{designer_stage}, {executor_stage}]"],
-        "executor only": [f"stages=[{executor_stage}]"],
-        "designer only": [f"stages=[{designer_stage}]"],
-        "6 designs x 2": ["rollout.designs=6", "rollout.executions=2"],
-        "12 designs x 1": ["rollout.designs=12", "rollout.executions=1", 'credit.executor_peers="task"'],
-        "executor peers: task": ['credit.executor_peers="task"'],
-        "separate weights": ['model.sharing="separate"'],
-    }
-    return {WHOLE_RECIPE: []} | {name: [*changes, f"steps={STEPS}"] for name, changes in changed.items()}
+COLD_SHARE, EVALUATION_SHARE = 1.0, 0.35
+"""Cost of a cold start, and of the evaluation of all methods, as parts of the recipe's training: for the time left."""
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
-    """What one method solved, from one seed."""
+class Job:
+    """One process: the cold start of a seed, or a variant from it."""
 
-    variant: str
+    name: str
     seed: int
-    method: str
-    solved: Mapping[str, Sequence[float]]
-    """By family and task, in one order of the tasks for all."""
+    product: Path
+    """Exists once the job is done."""
+    cost: float
+    """Relative to the training of the recipe."""
+
+
+@dataclass(frozen=True, slots=True)
+class Directory:
+    """Where everything goes."""
+
+    root: Path
+    plan: Plan
+    variants: dict[str, Variant] = field(default_factory=dict)
+
+    def slug(self, name: str) -> str:
+        """Return the name of the files of a variant; other steps have other files."""
+        words = name.replace(",", "").replace(":", "").replace(" ", "-")
+        return words if name == COLD else f"{words}-{self.variants[name].config.steps}"
+
+    def seed(self, seed: int) -> Path:
+        """Return the directory of a seed."""
+        return self.root / f"seed-{seed}"
+
+    def result(self, name: str, seed: int) -> Path:
+        """Return the file with the results of a variant."""
+        return self.root / "results" / f"{seed}-{self.slug(name)}.json"
+
+    def log(self, name: str, seed: int) -> Path:
+        """Return the file with the output of a job."""
+        return self.root / "logs" / f"{seed}-{self.slug(name)}.txt"
 
     @property
-    def mean(self) -> float:
-        """Over families."""
-        return fmean(map(fmean, self.solved.values()))
+    def times(self) -> Path:
+        """Return the file with the seconds of every process."""
+        return self.root / "times.jsonl"
+
+    def job(self, name: str, seed: int) -> Job:
+        """Return the job of a variant, or of the cold start."""
+        if name == COLD:
+            return Job(name, seed, self.seed(seed) / "student", COLD_SHARE)
+        share = self.variants[name].config.steps / self.variants[WHOLE].config.steps
+        return Job(name, seed, self.result(name, seed), share + (EVALUATION_SHARE if name == WHOLE else 0.0))
 
 
-async def one(name: str, seed: int, root: Path) -> None:
-    """Train and test one variant, or only make the cold start."""
+async def one(name: str, seed: int, directory: Directory) -> None:
+    """Train and evaluate one variant, or only make the cold start."""
     from metaagentx.cli.assembly import train_run
     from metaagentx.cli.evaluation_request import RunRequest, evaluate_run
     from metaagentx.cli.quickstart_parts import QuickstartPaths, cold_start
     from metaagentx.config import portable, to_toml
     from metaagentx.runs import Run
 
-    paths = QuickstartPaths(root / f"seed-{seed}")
-    changes = [] if name == COLD else variants()[name]
-    config = load_config(RECIPE, [*changes, f"seed={seed}", f'model.path="{paths.student}"', "evaluation.every=0"])
+    plan, paths = directory.plan, QuickstartPaths(directory.seed(seed))
+    overrides = () if name == COLD else directory.variants[name].overrides
+    config = load_config(RECIPE, [*plan.base, *overrides, f"seed={seed}", f'model.path="{paths.student}"'])
     if name == COLD:
-        await cold_start(config, paths, FULL_SIZE)
+        await cold_start(config, paths, plan.size)
         return
-    directory = paths.root / _file(name)
-    text = to_toml(portable(config, directory))
-    run = Run.resume(directory) if (directory / "run.json").exists() else Run.create(directory, text)
+    run_directory = paths.root / directory.slug(name)
+    if (run_directory / "run.json").exists():
+        run = Run.resume(run_directory)
+    else:
+        run = Run.create(run_directory, to_toml(portable(config, run_directory)))
     await train_run(run, config)
-    methods = () if name == WHOLE_RECIPE else ("metaagentx",)
     request = RunRequest(
-        directory,
+        run_directory,
         paths.student,
         designs=LIBRARY,
         split="test",
-        limit=TASKS,
-        methods=methods,
-        out=directory,
+        limit=plan.size.test_tasks,
+        methods=() if name == WHOLE else ("metaagentx",),
+        out=run_directory / "test",
         checkpoint="last",
     )
     found = (await evaluate_run(request)).evaluation
@@ -110,19 +127,13 @@ async def one(name: str, seed: int, root: Path) -> None:
             raise MetaAgentXError(f"infrastructure faults hit {method} on {part}: run the same command to retry them")
         return [float(outcome.solved) for outcome in outcomes]
 
-    results = [
-        {"variant": name, "seed": seed, "method": method, "solved": {p: solved(method, p) for p in found.sets}}
-        for method in found.methods
-    ]
-    _write(_result_file(root, name, seed), json.dumps(results))
-
-
-def _file(name: str) -> str:
-    return name.replace(" ", "-").replace(":", "")
-
-
-def _result_file(root: Path, name: str, seed: int) -> Path:
-    return root / "results" / f"{seed}-{_file(name)}.json"
+    results = []
+    for method in found.methods:
+        figures = design_figures([outcome for part in found.sets for outcome in found.outcomes[method, part]])
+        by_set = {part: solved(method, part) for part in found.sets}
+        scripts, invalid = (figures.scripts, figures.invalid) if figures else (None, None)
+        results.append(asdict(Result(name, seed, method, by_set, scripts, invalid)))
+    _write(directory.result(name, seed), json.dumps({"overrides": overrides, "results": results}))
 
 
 def _write(path: Path, text: str) -> None:
@@ -130,165 +141,191 @@ def _write(path: Path, text: str) -> None:
     atomic_write(path, text.encode())
 
 
-async def every(names: Sequence[str], seeds: int, jobs: int, root: Path) -> list[str]:
-    """All of them, a few at a time, each in a process of its own. What failed."""
-    at_once = asyncio.Semaphore(jobs)
-    failed: list[str] = []
-    (root / "logs").mkdir(parents=True, exist_ok=True)
+async def run_jobs(jobs: Sequence[Job], directory: Directory, at_once: int) -> list[str]:
+    """Run what is not done yet, a few at a time. Return what failed."""
+    left = [job for job in jobs if not job.product.exists()]
+    places, started, failed = asyncio.Semaphore(at_once), time.monotonic(), list[str]()
+    cold = {job.seed: asyncio.Event() for job in left if job.name == COLD}
+    done: list[Job] = []
+    directory.log(COLD, 0).parent.mkdir(parents=True, exist_ok=True)
 
-    async def run(name: str, seed: int, made: Path) -> None:
-        if made.exists():
-            return
-        async with at_once:
-            print(f"seed {seed}: {name}", flush=True)
-            command = [sys.executable, "-m", "benchmarks.compare", "--dir", str(root), "--one", name, str(seed)]
-            log = root / "logs" / f"{seed}-{_file(name)}.txt"
-            with log.open("a") as file:
-                process = await asyncio.create_subprocess_exec(*command, stdout=file, stderr=subprocess.STDOUT)
-                if await process.wait():
-                    failed.append(f"seed {seed}: {name} failed, see {log}")
+    async def run(job: Job) -> None:
+        if job.name != COLD and job.seed in cold:
+            await cold[job.seed].wait()
+        async with places:
+            if job.name != COLD and not directory.job(COLD, job.seed).product.exists():
+                return  # its cold start failed
+            begin = time.monotonic()
+            log = directory.log(job.name, job.seed)
+            error = await _process(job, directory, log)
+            seconds = time.monotonic() - begin
+            with directory.times.open("a") as file:
+                file.write(json.dumps({"name": job.name, "seed": job.seed, "seconds": round(seconds, 1)}) + "\n")
+        if job.name == COLD:
+            cold[job.seed].set()
+        if error or not job.product.exists():
+            failed.append(f"seed {job.seed}: {job.name} failed, see {log}")
+        done.append(job)
+        part = sum(other.cost for other in done) / sum(other.cost for other in left)
+        remaining = (time.monotonic() - started) * (1 - part) / part
+        outcome = "failed" if error else f"{seconds:.0f} s"
+        time_left = f", about {remaining / 60:.0f} min left" if len(done) < len(left) else ""
+        print(f"{len(done)}/{len(left)}  seed {job.seed}: {job.name}, {outcome}{time_left}", flush=True)
 
-    await asyncio.gather(*(run(COLD, seed, root / f"seed-{seed}" / "student") for seed in range(seeds)))
-    if not failed:
-        kinds = [(name, seed) for name in names for seed in range(seeds)]
-        await asyncio.gather(*(run(name, seed, _result_file(root, name, seed)) for name, seed in kinds))
+    if left:
+        print(f"{len(left)} of {len(jobs)} parts to do, {at_once} at a time; output goes to {log_directory(directory)}")
+    await asyncio.gather(*map(run, left))
     return failed
 
 
-def read_results(root: Path, seeds: int) -> list[Result]:
-    """What there is of these seeds."""
-    files = [_result_file(root, name, seed) for name in variants() for seed in range(seeds)]
-    return [Result(**row) for file in files if file.exists() for row in json.loads(file.read_text())]
+def log_directory(directory: Directory) -> Path:
+    """Return where the output of all jobs goes."""
+    return directory.log(COLD, 0).parent
 
 
-def tables(found: Sequence[Result]) -> str:
-    """The methods of the recipe as it stands, then the variants."""
-    whole = [result for result in found if result.variant == WHOLE_RECIPE]
-    names = dict.fromkeys(result.method for result in whole)
-    methods = {name: [result for result in whole if result.method == name] for name in names}
-    trained = {name: [r for r in found if r.variant == name and r.method == "metaagentx"] for name in variants()}
-    trained.pop(WHOLE_RECIPE)
-    text = f"The recipe as it stands, by method:\n\n{_table('method', methods)}\n{_above('cold start', methods)}"
-    if any(trained.values()):
-        text += f"\nVariants after {STEPS} steps, by what the trained system solves:\n\n{_table('variant', trained)}"
-    return text
+async def _process(job: Job, directory: Directory, log: Path) -> int:
+    """Run a job in a process of its own; a canceled one is ended and can be resumed."""
+    options = ["--dir", str(directory.root), *directory.plan.arguments, "--one", job.name, str(job.seed)]
+    with log.open("a") as file:
+        command = [sys.executable, "-m", "benchmarks.compare", *options]
+        process = await asyncio.create_subprocess_exec(*command, stdout=file, stderr=subprocess.STDOUT)
+        try:
+            return await process.wait()
+        finally:
+            if process.returncode is None:
+                process.terminate()
+                await process.wait()
 
 
-def _table(heading: str, groups: Mapping[str, Sequence[Result]]) -> str:
-    families = sorted({family for group in groups.values() for result in group for family in result.solved})
-    short = [family.removeprefix("gym:") for family in families]
-    lines = [
-        f"| {heading} | solved % (95 % interval) | by seed | {' | '.join(short)} |",
-        "| --- | ---: |" + " ---: |" * (1 + len(families)),
+def read_evidence(directory: Directory) -> Evidence:
+    """Return all results of the plan, of any seed, with the routers over the fixed designs."""
+    results: list[Result] = []
+    for name, variant in directory.variants.items():
+        for file in sorted((directory.root / "results").glob(f"*-{directory.slug(name)}.json")):
+            if file != directory.result(name, int(file.name.partition("-")[0])):
+                continue  # of a variant whose name ends alike
+            content = json.loads(file.read_text())
+            if content["overrides"] != list(variant.overrides):
+                raise MetaAgentXError(
+                    f"{file} was made with {content['overrides']}, now {list(variant.overrides)}: remove it"
+                )
+            rows = [Result(**row) for row in content["results"]]
+            results += [*rows, *routed(rows)]
+    return Evidence(results, directory.variants)
+
+
+def routed(rows: Sequence[Result]) -> list[Result]:
+    """Return what the routers over the fixed designs of one seed solve; nothing if a family has one task only."""
+    fixed = {row.method: row.solved for row in rows if is_fixed(row.method)}
+    families = list(next(iter(fixed.values()))) if fixed else []
+    if not families or any(len(tasks) < 2 for solved in fixed.values() for tasks in solved.values()):
+        return []
+    return [
+        Result(
+            rows[0].variant,
+            rows[0].seed,
+            name,
+            {family: router({design: solved[family] for design, solved in fixed.items()}) for family in families},
+        )
+        for name, router in ((ROUTER, cross_fit), (HINDSIGHT, hindsight))
     ]
-    for name, group in groups.items():
-        if group:
-            low, high = interval(group)
-            seeds = ", ".join(f"{100 * result.mean:.1f}" for result in sorted(group, key=lambda r: r.seed))
-            parts = " | ".join(f"{100 * fmean(fmean(r.solved[family]) for r in group):.0f}" for family in families)
-            mean = 100 * fmean(result.mean for result in group)
-            lines.append(f"| {name} | {mean:.1f} ({low:.0f} to {high:.0f}) | {seeds} | {parts} |")
-    return "\n".join(lines) + "\n"
 
 
-def _above(other: str, methods: Mapping[str, Sequence[Result]]) -> str:
-    """How much more the trained system solves than another method, pair by pair."""
-    theirs = {result.seed: result.solved for result in methods[other]}
-
-    def difference(mine: Result) -> Result:
-        pairs = {part: zip(tasks, theirs[mine.seed][part], strict=True) for part, tasks in mine.solved.items()}
-        return replace(mine, solved={part: [ours - old for ours, old in pair] for part, pair in pairs.items()})
-
-    gained = [difference(result) for result in sorted(methods["metaagentx"], key=lambda result: result.seed)]
-    low, high = interval(gained)
-    seeds = ", ".join(f"{100 * result.mean:+.1f}" for result in gained)
-    mean = 100 * fmean(result.mean for result in gained)
-    return f"metaagentx above {other}: {mean:+.1f} points ({low:+.0f} to {high:+.0f}), by seed {seeds}.\n"
-
-
-def interval(group: Sequence[Result]) -> tuple[float, float]:
-    """Of the mean, in per cent: seeds are drawn again, and for all of them the same tasks of every family."""
-    chance = random.Random(0)
-    counts = {family: len(tasks) for family, tasks in group[0].solved.items()}
-
-    def again() -> float:
-        drawn = {family: chance.choices(range(count), k=count) for family, count in counts.items()}
-        seeds = chance.choices(group, k=len(group))
-        return fmean(fmean(result.solved[p][task] for task in tasks) for result in seeds for p, tasks in drawn.items())
-
-    means = sorted(again() for _ in range(DRAWS))
-    return 100 * means[DRAWS // 40], 100 * means[-DRAWS // 40]
-
-
-def curves(root: Path) -> str:
-    """What is solved in training, mean over seeds, as one picture of two charts."""
-    series = {name: _solved(root, name) for name in variants() if name != WHOLE_RECIPE}
-    steps = max(len(points) for points in series.values())
-    names = list(series)
-    halves = [names[:5], [names[0], *names[5:]]]
-    headings = [
-        "Share of training executions that solve their task: who learns when",
-        "What is compared, and with whom",
-    ]
-    charts = [(heading, {name: series[name] for name in half}) for heading, half in zip(headings, halves, strict=True)]
-    return share_charts(charts, 2 * max(3, steps // 12 | 1) + 1)
-
-
-def _solved(root: Path, name: str) -> list[tuple[float, float]]:
+def curves(directory: Directory) -> dict[str, Series]:
+    """Return what is solved in training of each variant that is done, mean over seeds; without executions, nothing."""
     from metaagentx.runs import Run
 
-    runs: list[list[Any]] = [
-        list(Run.open(file.parent).metrics()) for file in sorted(root.glob(f"seed-*/{_file(name)}/run.json"))
-    ]
-    return [(float(rows[0]["step"]), fmean(row["solved"] for row in rows)) for rows in zip(*runs, strict=True)]
+    series: dict[str, Series] = {}
+    for name, variant in directory.variants.items():
+        files = sorted(directory.root.glob(f"seed-*/{directory.slug(name)}/run.json"))
+        runs: list[list[Any]] = [list(Run.open(file.parent).metrics()) for file in files]
+        if runs := [rows for rows in runs if len(rows) == variant.config.steps]:
+            series[name] = [
+                (float(step), fmean(row.get("solved", 0.0) for row in rows))
+                for step, rows in enumerate(zip(*runs, strict=True))
+            ]
+    return series
 
 
-def write_docs(docs: Path, text: str, picture: str | None) -> None:
-    """The tables between the marks of docs/results.md, the curves of the variants beside it."""
-    page = docs / "results.md"
-    before, rest = page.read_text().split(MARKS[0], 1)
-    _write(page, f"{before}{MARKS[0]}{text}{MARKS[1]}{rest.split(MARKS[1], 1)[1]}")
-    if picture:
-        _write(docs / "results.svg", picture)
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=5, help="seeds of the recipe as it stands, from 0 on (5)")
+    parser.add_argument("--variant-seeds", type=int, default=3, help="seeds of the variants, from 0 on (3)")
+    parser.add_argument("--steps", type=int, help="steps of a variant (36, or what the recipe's stages need)")
+    parser.add_argument("--tasks", type=int, help="unseen tasks of each family (40, as in the quickstart)")
+    parser.add_argument("--recipe-only", action="store_true", help="only the recipe as it stands")
+    parser.add_argument("--only", action="append", metavar="NAME", help="only this variant; may be repeated")
+    parser.add_argument("--tables-only", action="store_true", help="train nothing: only tables of what there is")
+    parser.add_argument("--jobs", type=int, default=2, help="how many trainings at once (2)")
+    parser.add_argument("--small", action="store_true", help="tiny sizes, to see that everything works; learns nothing")
+    parser.add_argument("--dir", type=Path, help="where everything goes (runs/compare; runs/compare-small)")
+    parser.add_argument("--write", type=Path, metavar="DOCS", help="the directory with results.md, beside README.md")
+    parser.add_argument("--one", nargs=2, metavar=("NAME", "SEED"), help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def _open_directory(given: argparse.Namespace) -> Directory:
+    """Return the directory, which holds work of one recipe and one cold start."""
+    plan = Plan(given.small, given.steps, given.tasks)
+    if any(number is not None and number < 1 for number in (given.steps, given.tasks)):
+        raise MetaAgentXError("--steps and --tasks: expected integers >= 1")
+    root = given.dir or Path("runs", "compare-small" if plan.small else "compare")
+    directory = Directory(root, plan, variants(plan))
+    settings = {
+        "recipe": load_recipe(RECIPE, plan.base).written.model_dump(mode="json"),
+        "cold start": cold_start_settings(plan.size),
+    }
+    check_same_settings(root / "settings.json", settings, "--dir", root.glob("seed-*"))
+    return directory
+
+
+def _jobs(given: argparse.Namespace, directory: Directory) -> list[Job]:
+    """Return the jobs that are asked for: cold starts, the recipe, then the variants seed by seed."""
+    for name in given.only or ():
+        if name not in directory.variants:
+            raise MetaAgentXError(f"there is no variant {name!r}; there are: {'; '.join(directory.variants)}")
+    if min(given.seeds, given.variant_seeds, given.jobs) < 1:
+        raise MetaAgentXError("--seeds, --variant-seeds and --jobs: expected integers >= 1")
+    names = given.only or ([WHOLE] if given.recipe_only else [*directory.variants])
+    work = [(WHOLE, seed) for seed in range(given.seeds) if WHOLE in names]
+    work += [(name, seed) for seed in range(given.variant_seeds) for name in names if name != WHOLE]
+    cold = [directory.job(COLD, seed) for seed in sorted({seed for _, seed in work})]
+    return cold + [directory.job(name, seed) for name, seed in work]
+
+
+def _main(given: argparse.Namespace) -> None:
+    directory, start = _open_directory(given), time.monotonic()
+    if given.one:
+        asyncio.run(one(given.one[0], int(given.one[1]), directory))
+        return
+    jobs = [] if given.tables_only else _jobs(given, directory)
+    with exclusive_lock(directory.root):
+        failed = asyncio.run(run_jobs(jobs, directory, given.jobs))
+        evidence = read_evidence(directory)
+        text, picture = results_page(evidence), draw(drawn) if (drawn := curves(directory)) else None
+        _write(directory.root / "results.md", text)
+        if picture:
+            _write(directory.root / "curves.svg", picture)
+        if failed:
+            raise MetaAgentXError("\n".join([*failed, "fix this, then run the same command to do what is missing"]))
+        if given.write:
+            write_docs(given.write, evidence, picture)
+    print(text)
+    lines = directory.times.read_text().splitlines() if directory.times.exists() else []
+    minutes = sum(json.loads(line)["seconds"] for line in lines) / 60
+    print(
+        f"Done in {(time.monotonic() - start) / 60:.1f} min. All parts so far, one after the other: {minutes:.1f} min."
+    )
 
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=3, help="how many, from 0 on (3)")
-    parser.add_argument("--recipe-only", action="store_true", help="the recipe as it stands, without variants")
-    parser.add_argument("--jobs", type=int, default=2, help="how many trainings at once (2)")
-    parser.add_argument("--dir", type=Path, default=Path("runs/compare"), help="where everything goes (runs/compare)")
-    parser.add_argument("--write", type=Path, metavar="DOCS", help="where results.md stands, such as docs")
-    parser.add_argument("--one", nargs=2, metavar=("NAME", "SEED"), help=f"only {COLD}, {', '.join(variants())}")
-    given = parser.parse_args()
+    given = _parse()
     try:
-        settings = {
-            "recipe": load_recipe(RECIPE).written.model_dump(mode="json"),
-            "cold start": cold_start_settings(FULL_SIZE),
-            "variants": variants(),
-        }
-        work = given.dir.glob("seed-*")
-        check_same_settings(given.dir / "settings.json", {**settings, "tasks": TASKS}, "--dir", work)
+        _main(given)
     except MetaAgentXError as error:
-        sys.exit(str(error))
-    if given.one:
-        if given.one[0] not in (COLD, *variants()):
-            parser.error(f"there is no {given.one[0]}")
-        asyncio.run(one(given.one[0], int(given.one[1]), given.dir))
-        return
-    names = [WHOLE_RECIPE] if given.recipe_only else [*variants()]
-    failed = asyncio.run(every(names, given.seeds, given.jobs, given.dir))
-    if failed:
-        sys.exit("\n".join([*failed, "fix this, then run the same command to do what is missing"]))
-    text = tables(read_results(given.dir, given.seeds))
-    picture = None if given.recipe_only else curves(given.dir)
-    _write(given.dir / "results.md", text)
-    if picture:
-        _write(given.dir / "curves.svg", picture)
-    if given.write:
-        write_docs(given.write, text, picture)
-    print(text)
+        print(error, file=sys.stderr)
+        sys.exit(2)
 
 
 if __name__ == "__main__":

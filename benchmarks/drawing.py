@@ -41,14 +41,13 @@ class Plot:
         return "M" + "L".join(f"{self.x(step):.1f} {self.y(value):.1f}" for step, value in points)
 
 
-def share_charts(
-    charts: Sequence[tuple[str, Mapping[str, Series]]], window: int, width: int = 720, height: int = 320
-) -> str:
-    """Draw charts of shares over steps, each with its heading, one below the other."""
-    steps = max((len(points) for _, lines in charts for points in lines.values()), default=1)
+def share_charts(charts: Sequence[tuple[str, Mapping[str, Series]]], width: int = 720, height: int = 320) -> str:
+    """Draw charts of shares over steps, each with its heading and its own steps, one below the other."""
     parts = []
     for number, (heading, lines) in enumerate(charts):
         top = number * height
+        steps = max((len(points) for points in lines.values()), default=1)
+        window = 2 * max(3, steps // 12 | 1) + 1
         parts.append(f'<text class="heading" x="8" y="{top + 20}">{html.escape(heading)}</text>')
         parts.append(_chart(lines, Plot(52, top + 36, width - LABELS, top + height - 34, steps), window))
     size = f'width="{width}" height="{height * len(charts)}" viewBox="0 0 {width} {height * len(charts)}"'

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from statistics import fmean
 
 from ..atomic import exclusive_lock, friendly_io_errors
 from ..backends.presets import PRESETS
@@ -19,7 +20,9 @@ from ..config import Config, Recipe, load_recipe, portable, to_toml
 from ..config.bundled import is_bundled
 from ..config.toml import quote
 from ..evaluation.designs import LIBRARY
+from ..evaluation.figures import design_figures, interval
 from ..evaluation.result import Evaluation
+from ..evaluation.routers import HINDSIGHT, ROUTER, route
 from ..runs import Run, command, evaluation_directory
 from ..runs.work import check_same_settings
 from ..system.models import load_run_recipe
@@ -183,7 +186,8 @@ def summarize(evaluation: Evaluation, test_tasks: int) -> list[str]:
     """Return the results in a few lines: what each method solves, what each role gained, which designs are written."""
     lines = [f"Share of {len(evaluation.sets)} x {test_tasks} unseen tasks solved, with 95 % intervals:"]
     for row in evaluation.overall.rows:
-        lines.append(f"  {row.method:26} {row.average:6.1%}  ({row.low:.0%} to {row.high:.0%})")
+        lines.append(_share_line(row.method, row.average, row.low, row.high))
+    lines += _router_lines(evaluation)
     if grid := evaluation.overall.grid:
         start = grid["old designs"]["old executor"].average
         for role, cell, other in (
@@ -197,4 +201,28 @@ def summarize(evaluation: Evaluation, test_tasks: int) -> list[str]:
         shares = next(row.patterns for row in part.rows if row.method == evaluation.against)
         kinds = ", ".join(f"{share:.0%} {kind}" for kind, share in sorted(shares.items(), key=lambda kind: -kind[1]))
         lines.append(f"  {name:26} {kinds}")
+    trained = [outcome for name in evaluation.sets for outcome in evaluation.outcomes[evaluation.against, name]]
+    if figures := design_figures(trained):
+        invalid, scripts = f"{figures.invalid:.1%}", f"{figures.scripts} different scripts"
+        lines.append(f"Of these {figures.designs} designs {invalid} cannot run; the others are {scripts}.")
     return lines
+
+
+def _router_lines(evaluation: Evaluation) -> list[str]:
+    """Return what the routers over the fixed designs solve."""
+    routed = [
+        route({method: evaluation.outcomes[method, name] for method in evaluation.methods}) for name in evaluation.sets
+    ]
+    if not all(routed):
+        return []
+    lines = []
+    for router in (ROUTER, HINDSIGHT):
+        strata = [by_router[router] for by_router in routed]
+        lines.append(_share_line(router, fmean(map(fmean, strata)), *interval(strata)))
+    lines.append(f"{ROUTER}: the fixed design that is best on one half of the tasks of a family, on the other half.")
+    lines.append("In hindsight: the one that is best on these same tasks, an upper bound.")
+    return lines
+
+
+def _share_line(name: str, average: float, low: float, high: float) -> str:
+    return f"  {name:26} {average:6.1%}  ({low:.0%} to {high:.0%})"

@@ -61,6 +61,26 @@ class Comparison:
     ties: int
 
 
+@dataclass(frozen=True, slots=True)
+class DesignFigures:
+    """What a Designer writes."""
+
+    designs: int
+    scripts: int
+    """Different scripts among those that can run."""
+    invalid: float
+    """Share of designs that cannot run: there is no script, or not a valid one."""
+
+
+def design_figures(outcomes: Outcomes) -> DesignFigures | None:
+    """Count scripts; None where an earlier version wrote the outcomes, without scripts."""
+    scripts = [outcome.script for outcome in outcomes if outcome.judged and outcome.script is not None]
+    if not scripts:
+        return None
+    valid = [script for script in scripts if script]
+    return DesignFigures(len(scripts), len(set(valid)), 1 - len(valid) / len(scripts))
+
+
 def summarize(method: str, strata: Sequence[Outcomes]) -> MethodFigures:
     """Compute all figures of a method. Each stratum has at least one judged outcome."""
     judged = [by_task(stratum) for stratum in strata]

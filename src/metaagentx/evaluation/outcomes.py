@@ -40,6 +40,8 @@ class Outcome:
     """Its kind."""
     pattern: str = ""
     answer: FinalAnswer | None = None
+    script: str | None = None
+    """A digest of the design's script, empty if the design cannot run; None in files of earlier versions."""
 
     @property
     def judged(self) -> bool:

@@ -5,8 +5,10 @@ seed path of its task and on the numbers of sample and vote, never on the method
 to pass all tests.
 """
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
 from ..config import EvaluationConfig
@@ -118,4 +120,16 @@ def _outcome(task: Task, key: SampleKey, design: Design, execution: Execution | 
         fault="" if fault is None else fault.kind,
         pattern=pattern,
         answer=answer,
+        script=_script_digest(design.script) if _can_run(design, execution) else "",
     )
+
+
+def _can_run(design: Design, execution: Execution | None) -> bool:
+    """Return whether a design has a valid script; one that would need too many agents is found out when it runs."""
+    fault = design.fault or (execution.fault if execution is not None else None)
+    return design.fault is None and (fault is None or fault.kind != "invalid_script")
+
+
+@lru_cache(1024)
+def _script_digest(script: str | None) -> str:
+    return hashlib.sha256((script or "").encode(errors="backslashreplace")).hexdigest()[:16]
