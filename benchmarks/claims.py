@@ -29,6 +29,7 @@ from benchmarks.variants import (
     JOINT_EPOCHS,
     JOINT_STEPS,
     LONG,
+    NO_ANCHOR,
     ONE_LORA,
     SEPARATE,
     SHORT,
@@ -231,6 +232,10 @@ def _texts(variants: Mapping[str, Variant]) -> dict[str, tuple[str, str]]:
         LONG: (
             "Stages of the recipe's length above stages of twice that, equal executions and updates",
             "`paper_8b` with stages of 10 and of 30 steps, which the paper finds both stable",
+        ),
+        NO_ANCHOR: (
+            "The anchor of the recipe above stages without one, equal executions and updates",
+            "the same in larger models, where a LoRA for each role is the other remedy",
         ),
         BY_TASK: (
             "Executions compared within their design above executions compared within their task (the paper's way)",

@@ -30,6 +30,7 @@ STAGES, ALTERNATION = "stages", "one-step alternation"
 JOINT, JOINT_STEPS, JOINT_EPOCHS = "joint", "joint, half the steps", "joint, half the epochs"
 SHORT, LONG = "short stages", "long stages"
 BY_TASK, BY_DESIGN = "executor peers: task", "executor peers: design"
+NO_ANCHOR = "no anchor"
 ONE_LORA, TWO_LORAS, SEPARATE = "one LoRA", "a LoRA for each role", "separate weights"
 
 
@@ -128,6 +129,9 @@ def variants(plan: Plan) -> dict[str, Variant]:
     if min(stage.steps for stage in stages) >= 3:
         add(SHORT, base, _set_stages(*(_lasting(stage, stage.steps // 3) for stage in stages)))
     add(LONG, base, _set_stages(*(_lasting(stage, 2 * stage.steps) for stage in stages)))
+    if any(stage.anchor for stage in stages):
+        loose = [stage.model_copy(update={"anchor": 0.0}) for stage in stages]
+        add(NO_ANCHOR, base, _set_stages(*loose))
     other = BY_DESIGN if recipe.credit.executor_peers == "task" else BY_TASK
     add(other, base, f'credit.executor_peers="{other.rpartition(" ")[2]}"')
     total = recipe.rollout.designs * recipe.rollout.executions

@@ -23,7 +23,7 @@ from .families import family_of
 
 ERROR_RATE = 0.3
 """How often it errs when it answers without the tool, where something is to be computed."""
-READING_ERROR_RATE = 0.5
+READING_ERROR_RATE = 0.35
 """How often it errs where a program does not help."""
 TOOL_SKIP_RATE = 0.5
 """How often it forgets its tool where a program computes the answer. Elsewhere it always uses it, and believes it."""
