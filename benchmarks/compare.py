@@ -300,6 +300,8 @@ def _main(given: argparse.Namespace) -> None:
         return
     jobs = [] if given.tables_only else _jobs(given, directory)
     with exclusive_lock(directory.root):
+        for job in jobs:  # from now on the processes only read the settings, which they would write at once otherwise
+            job.product.parent.mkdir(parents=True, exist_ok=True)
         failed = asyncio.run(run_jobs(jobs, directory, given.jobs))
         evidence = read_evidence(directory)
         text, picture = results_page(evidence), draw(drawn) if (drawn := curves(directory)) else None
