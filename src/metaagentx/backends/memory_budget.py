@@ -17,6 +17,10 @@ MAX_COPIED_WEIGHTS = 300_000_000
 """On a CPU, models with at most this many weights are decoded from copies of their matrices."""
 MAX_LOGITS = 1 << 24
 """The most logits that an update computes at once."""
+LORA_PASS_HEAD_ROWS = 128
+"""Nodes whose logits the training pass of a LoRA computes at once."""
+LORA_PASS_SPAN = 96
+"""The most queries that it attends for at once."""
 _CGROUPS = Path("/sys/fs/cgroup")
 
 

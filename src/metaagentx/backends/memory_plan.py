@@ -14,6 +14,8 @@ from ..options import ModelConfig, OptimizerConfig
 from .memory_budget import (
     DETERMINISTIC_ROWS,
     KV_SHARE,
+    LORA_PASS_HEAD_ROWS,
+    LORA_PASS_SPAN,
     MAX_COPIED_WEIGHTS,
     MAX_LOGITS,
     MAX_PREFILL_TOKENS,
@@ -29,6 +31,8 @@ LIBRARIES_BYTES = 380 << 20
 """Python with torch, transformers and peft, after the first products; measured."""
 GPU_CONTEXT_BYTES = 600 << 20
 """What CUDA and its libraries take on a GPU; estimated."""
+LORA_PASS_BLOCKS_BYTES = 16 << 20
+"""Blocks of tokens within a layer's pass: a dozen tensors of at most one MB."""
 LOGIT_COPIES = 3
 """Logits, their exponentials, and what is computed from these."""
 PROMPT_TOKENS = 1024
@@ -163,9 +167,14 @@ def _parts(
     yield Part("AdamW moments", device, 8 * trained * work.learners_at_once)
     yield Part("gradients", device, 4 * trained * work.learners_at_once, ("update",))
     recompute = optimizer.activation_checkpointing is True
-    kept = activation_bytes(shape, size, positions, min(row, positions), recompute, lora > 0)
+    most_logits, copies = MAX_LOGITS, LOGIT_COPIES
+    if lora and on_cpu and size == 4 and shape.native:
+        kept = lora_pass_bytes(shape, positions, min(row, positions), recompute)
+        most_logits, copies = LORA_PASS_HEAD_ROWS * shape.vocabulary, 1
+    else:
+        kept = activation_bytes(shape, size, positions, min(row, positions), recompute, lora > 0)
     yield Part("activations", device, kept, ("update",))
-    logits = 4 * LOGIT_COPIES * min(MAX_LOGITS, positions * shape.vocabulary)
+    logits = 4 * copies * min(most_logits, positions * shape.vocabulary)
     yield Part("logits", device, logits, ("update",))
     yield Part("prefill and sampling", device, _sampling(shape, size, model, work), ("sampling",))
 
@@ -193,6 +202,23 @@ def activation_bytes(shape: ModelShape, size: int, positions: int, row: int, rec
     mask = row * (size + 1)  # and a boolean one, while it is made
     ends = 16 * shape.width  # embedding, last norm, and the states that logits are computed from
     return positions * (layers + mask + ends)
+
+
+def lora_pass_bytes(shape: ModelShape, positions: int, row: int, recompute: bool) -> int:
+    """Return the bytes that the fp32 training pass of a LoRA keeps of a micro-batch, and those of a layer's pass.
+
+    In a layer these are: its input, queries, keys and values, with Qwen3 also before their norm, the attention output,
+    the input of the MLP, gate and up. A layer's pass has gradients of attention and residual, and merged matrices.
+    """
+    attention = 2 * shape.attention_width + 2 * shape.key_width
+    attention += shape.qk_norm * (shape.attention_width + shape.key_width)
+    inner = attention + shape.width + 2 * shape.hidden
+    kept = shape.width * shape.layers + inner * (1 if recompute else shape.layers)
+    gradients = 2 * shape.width + 2 * shape.attention_width + 2 * shape.key_width
+    masks = shape.heads // shape.key_heads * (row // 2 + LORA_PASS_SPAN)
+    ends = 4 * shape.width
+    merged = 4 * shape.linear_parameters // shape.layers
+    return 4 * positions * (kept + gradients + masks + ends) + merged + LORA_PASS_BLOCKS_BYTES
 
 
 def _sampling(shape: ModelShape, size: int, model: ModelConfig, work: Workload) -> int:

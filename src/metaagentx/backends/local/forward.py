@@ -24,6 +24,7 @@ from ...errors import MetaAgentXError
 from ...policy import Datum
 from ..losses import Normalization, Terms, terms_of
 from ..memory_budget import MAX_LOGITS
+from .lora_pass import LoraPass, has_lora_pass
 from .memory import is_out_of_memory
 from .model import base_causal_lm
 from .prefix_tree import MicroBatch, pack
@@ -50,7 +51,7 @@ class TokenLogprobs:
 class PackedModel:
     """A causal LM, split into its decoder and its head, that runs micro-batches of packed trees."""
 
-    def __init__(self, module: Any, *, recompute: bool = False) -> None:
+    def __init__(self, module: Any, *, recompute: bool = False, adapter: str | None = None) -> None:
         from transformers.modeling_layers import GradientCheckpointingLayer
 
         causal_lm = base_causal_lm(module)
@@ -59,6 +60,7 @@ class PackedModel:
         self.config = causal_lm.config
         self.device = causal_lm.device
         self.recompute = recompute
+        self._lora_pass = LoraPass(module, adapter) if adapter is not None and has_lora_pass(module, adapter) else None
         self._layers = [layer for layer in self.decoder.modules() if isinstance(layer, GradientCheckpointingLayer)]
         if recompute and not self.can_recompute:
             raise MetaAgentXError(
@@ -97,6 +99,10 @@ class PackedModel:
 
     def token_logprobs(self, batch: MicroBatch, targets: Targets, temperature: float = 1.0) -> TokenLogprobs:
         """Run a micro-batch and return the log-probabilities of its trained tokens at this temperature."""
+        if self._lora_pass is not None:
+            hidden_N_H = self._lora_pass.hidden(batch, targets.nodes_N, recompute=self.recompute)
+            scores = self._lora_pass.score(hidden_N_H, targets.node_index_K, targets.tokens_K, temperature)
+            return TokenLogprobs(*scores)
         hidden_N_H = self._hidden(batch).flatten(0, 1)[targets.nodes_N]
         max_nodes = max(1, MAX_LOGITS // self.vocabulary)
         if len(hidden_N_H) <= max_nodes:

@@ -10,6 +10,7 @@ Trees are laid out in rows of equal length, several in a row where they fit. No 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,3 +156,64 @@ def _lay_out(rows: Sequence[Sequence[PrefixTree]]) -> MicroBatch:
         depths += padding if chains else [0] * len(padding)
         ends += [position + 1 for position in padding]
     return MicroBatch(len(rows), length, tokens, depths, ends, paths, used, chains)
+
+
+@dataclass(frozen=True, slots=True)
+class CompactNodes:
+    """The nodes of all rows of a micro-batch one after the other, without padding. `ends` count in this list."""
+
+    tokens: list[int]
+    depths: list[int]
+    ends: list[int]
+    places: list[int]
+    """For each position of the micro-batch its index in this list; -1 for padding."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionSpan:
+    """Adjacent nodes, and those that at least one of them attends to: ancestors of the first one, then the span."""
+
+    start: int
+    stop: int
+    keys: list[int]
+    ends: list[int]
+    """Of the keys."""
+
+
+def compact(batch: MicroBatch) -> CompactNodes:
+    """Return a micro-batch without its padding."""
+    positions = sorted({node for path in batch.paths.values() for node in path})
+    places = [-1] * (batch.rows * batch.length)
+    for index, position in enumerate(positions):
+        places[position] = index
+    # The last descendant of a node is a node, so its index tells where the descendants end.
+    ends = [places[position - position % batch.length + batch.ends[position] - 1] + 1 for position in positions]
+    tokens, depths = ([values[position] for position in positions] for values in (batch.tokens, batch.depths))
+    return CompactNodes(tokens, depths, ends, places)
+
+
+def attention_spans(nodes: CompactNodes, longest: int = 96, shortest: int = 32) -> list[AttentionSpan]:
+    """Return spans that cover all nodes. One starts where a branch does, unless the span before is too short for that.
+
+    Branches in one span are masked from one another, which costs little only while they are short.
+    """
+    starts = [node for node, depth in enumerate(nodes.depths) if node == 0 or depth != nodes.depths[node - 1] + 1]
+    cuts = [0]
+    for start, stop in zip(starts, [*starts[1:], len(nodes.depths)], strict=True):
+        if start - cuts[-1] >= shortest or stop - cuts[-1] > longest:
+            cuts.append(start)
+        parts = -(-(stop - cuts[-1]) // longest)
+        first, count = cuts[-1], stop - cuts[-1]
+        cuts += [first + count * part // parts for part in range(1, parts)]
+    cuts = [*dict.fromkeys(cuts), len(nodes.depths)]
+    spans = []
+    ancestors: list[int] = []
+    node = 0
+    for start, stop in pairwise(cuts):
+        while node < start:
+            ancestors.append(node)
+            node += 1
+        ancestors = [ancestor for ancestor in ancestors if nodes.ends[ancestor] > start]
+        keys = [*ancestors, *range(start, stop)]
+        spans.append(AttentionSpan(start, stop, keys, [nodes.ends[key] for key in keys]))
+    return spans

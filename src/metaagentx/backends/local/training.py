@@ -59,7 +59,8 @@ class Learner:
         self.state = LearnerState(token_budget=self.options.token_budget)
         self.parameters: dict[str, torch.nn.Parameter] = trained_weights(model)
         self.gradients: dict[str, Tensor] = {}
-        self._packed_model = PackedModel(model.module, recompute=self.options.activation_checkpointing is True)
+        recompute = self.options.activation_checkpointing is True
+        self._packed_model = PackedModel(model.module, recompute=recompute, adapter=model.adapter)
         self._break_even = self._packed_model.break_even
         self._stepping = Lock()
         _LEARNERS.add(self)
