@@ -1,11 +1,16 @@
-"""One whole GRPO step against TRL's GRPOTrainer: python -m benchmarks.update [--json].
+"""One whole GRPO step against TRL's GRPOTrainer: python -m benchmarks.update [--model smollm2] [--json].
 
 The step is 16 samples of 64 tokens on one prompt, their rewards, and the update, with the 4M preset in fp32, at prompts
 of 69 and of 1,095 tokens. `ratio_trl_*` is TRL's seconds by ours, each the best of three steps in each of two rounds;
 each side runs in processes of its own, and `peak_mb_*` is the most memory such a process had. TRL is in the bench
 extra.
+
+With `--model smollm2`, the update alone, of a LoRA on SmolLM2-135M-Instruct and on data in the shape of a tree; what
+each side computes is in benchmarks/update_tree.py. `ratio_trl` is by the wall clock and `ratio_trl_processor` by
+processor time, `peak_ratio` is our peak memory by TRL's. The model comes with the extra `small`.
 """
 
+import argparse
 import json
 import subprocess
 import sys
@@ -14,17 +19,24 @@ from pathlib import Path
 
 import metaagentx.backends.local.threads  # noqa: F401  before torch
 from benchmarks.report import Demand, report
+from metaagentx.backends.local.gguf import convert_gguf
 from metaagentx.backends.local.presets import new_model
+from metaagentx.backends.model_files import find_smollm2
 
 PROMPTS = (69, 1095)
 ROUNDS = 2
 DEMANDS = {"ratio_trl_69": Demand(1.5, at_least=True), "ratio_trl_1095": Demand(4, at_least=True)}
+TREE_DEMANDS = {
+    "ratio_trl": Demand(3, at_least=True),
+    "ratio_trl_processor": Demand(3, at_least=True),
+    "peak_ratio": Demand(1),
+}
 
 
-def run_side(side: str, prompt_tokens: int, model: Path) -> dict[str, float]:
+def run_side(module: str, side: str, *words: object) -> dict[str, float]:
     """Seconds and peak memory of one side, in a process of its own."""
-    print(f"measuring {side} at {prompt_tokens} tokens ...", file=sys.stderr)
-    command = [sys.executable, "-m", "benchmarks.update_step", side, str(prompt_tokens), str(model)]
+    print(f"measuring {side} ...", file=sys.stderr)
+    command = [sys.executable, "-m", f"benchmarks.{module}", side, *map(str, words)]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
@@ -39,7 +51,10 @@ def measure() -> dict[str, float]:
         model = Path(directory) / "model"
         new_model(model, "4m")
         for prompt_tokens in PROMPTS:
-            rounds = [{side: run_side(side, prompt_tokens, model) for side in ("ours", "trl")} for _ in range(ROUNDS)]
+            rounds = [
+                {side: run_side("update_step", side, prompt_tokens, model) for side in ("ours", "trl")}
+                for _ in range(ROUNDS)
+            ]
             best = {side: min(found[side]["seconds"] for found in rounds) for side in ("ours", "trl")}
             figures[f"ratio_trl_{prompt_tokens}"] = best["trl"] / best["ours"]
             for side in ("ours", "trl"):
@@ -48,5 +63,25 @@ def measure() -> dict[str, float]:
     return figures
 
 
+def measure_tree() -> dict[str, float]:
+    """Every figure of the update of SmolLM2."""
+    with tempfile.TemporaryDirectory() as directory:
+        model = Path(directory) / "model"
+        convert_gguf(*find_smollm2(), model)
+        sides = {side: run_side("update_tree", side, model) for side in ("ours", "trl")}
+    figures = {f"{name}_{side}": value for side, values in sides.items() for name, value in values.items()}
+    return {
+        "ratio_trl": figures["seconds_trl"] / figures["seconds_ours"],
+        "ratio_trl_processor": figures["processor_seconds_trl"] / figures["processor_seconds_ours"],
+        "peak_ratio": figures["peak_mb_ours"] / figures["peak_mb_trl"],
+    } | figures
+
+
 if __name__ == "__main__":
-    report(measure(), DEMANDS, __doc__)
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--model", choices=["smollm2"])
+    options, sys.argv[1:] = parser.parse_known_args()
+    if options.model:
+        report(measure_tree(), TREE_DEMANDS, __doc__)
+    else:
+        report(measure(), DEMANDS, __doc__)

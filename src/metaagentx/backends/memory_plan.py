@@ -31,8 +31,8 @@ LIBRARIES_BYTES = 380 << 20
 """Python with torch, transformers and peft, after the first products; measured."""
 GPU_CONTEXT_BYTES = 600 << 20
 """What CUDA and its libraries take on a GPU; estimated."""
-LORA_PASS_BLOCKS_BYTES = 16 << 20
-"""Blocks of tokens within a layer's pass: a dozen tensors of at most one MB."""
+LORA_PASS_BLOCKS_BYTES = 48 << 20
+"""Blocks of tokens within a layer's pass, a dozen tensors of at most one MB, and the buffers of oneDNN."""
 LOGIT_COPIES = 3
 """Logits, their exponentials, and what is computed from these."""
 PROMPT_TOKENS = 1024
