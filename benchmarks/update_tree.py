@@ -4,14 +4,14 @@ The update is that of 4 tasks with 3 designs of 3 executions each: 36 sequences 
 of 64. The executions of a design have the same prompt; those of different designs share nothing, as if each design
 began with words of its own. Tokens and advantages are random, the same on both sides.
 
-Both sides train a LoRA of rank 16 on all linear layers in fp32, with 2 threads, in micro-batches of at most 2,376
+Both sides train a LoRA of rank 16 on all linear layers in fp32, with 2 threads, in micro-batches of at most 1,584
 tokens: gradients of the clipped GRPO loss at given log-probabilities of the sampling policy, entropies for the
 metrics, clipping, and one step of AdamW.
 
 - ours: `forward_backward` and `optim_step` of the policy, as the trainer calls them. The executions of a design are
   packed into a tree, so its prompt is computed once.
 - trl: one step of GRPOTrainer, forward, backward and optimizer. It has no notion of a tree: it gets the same 36
-  sequences as prompts and completions, nine to a micro-batch. Its sampling and rewards are left out. No sequence is
+  sequences as prompts and completions, six to a micro-batch. Its sampling and rewards are left out. No sequence is
   padded on either side.
 
 Prints a JSON line: wall-clock and processor seconds of the best update, each by itself, and the process's peak memory
@@ -35,7 +35,7 @@ import torch
 
 TASKS, DESIGNS, EXECUTIONS = 4, 3, 3
 PROMPT_TOKENS, REPLY_TOKENS = 200, 64
-ROWS_PER_BATCH = 9
+ROWS_PER_BATCH = 6
 RANK, RATE, STEPS, THREADS = 16, 1e-5, 2, 2
 
 
