@@ -22,6 +22,7 @@ log(1.2). `refresh_seconds_*`: to copy the weights after an update, processor ti
 import asyncio
 import math
 import random
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -211,7 +212,8 @@ def gaps(model: LocalModel, prompt: list[int], completion: Completion) -> torch.
         tokens = torch.tensor([[*prompt, *completion.tokens]])
         logits = model.module(input_ids=tokens, logits_to_keep=NEW + 1).logits[0, :-1]
     expected = logits.log_softmax(-1)[range(NEW), list(completion.tokens)]
-    return (expected - torch.tensor(completion.logprobs)).abs()
+    gap: torch.Tensor = (expected - torch.tensor(completion.logprobs)).abs()
+    return gap
 
 
 def measure_pretrained(rounds: int) -> dict[str, float]:
@@ -239,6 +241,7 @@ def measure_pretrained(rounds: int) -> dict[str, float]:
                 else:
                     completions = asyncio.run(sample(engines[name], prompts))
                 spent = time.perf_counter() - started, time.process_time() - processor
+                print(f"{batch} requests, {name}: {spent[0]:.1f} s, {spent[1]:.1f} of processor time", file=sys.stderr)
                 before = best.get(name, spent)
                 best[name] = min(before[0], spent[0]), min(before[1], spent[1])
                 if name != "hf":

@@ -113,7 +113,7 @@ def plan_memory(
     trained = shape.lora_parameters(model.lora_rank) or shape.parameters
     row = min(shape.context, work.reply_tokens + PROMPT_TOKENS)
     parts = [*_parts(shape, model, optimizer, work, device, size)]
-    kv_token = 2 * shape.layers * shape.key_width * size
+    kv_token = 2 * shape.layers * shape.key_width * (2 if model.sampling_dtype == "bfloat16" else size)
     kv_tokens = model.kv_budget_tokens or 0
     if not kv_tokens:
         rows = DETERMINISTIC_ROWS if model.deterministic else 1

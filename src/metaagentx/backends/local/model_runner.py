@@ -95,13 +95,14 @@ class NativeRunner:
         self._head_width: int = config.head_dim
         self._scale: float = self._head_width**-0.5
         self._epsilon: float = config.rms_norm_eps
+        self._narrow = sampling_dtype == "bfloat16"
+        kv_dtype = torch.bfloat16 if self._narrow else model.dtype
         self.layout = KVLayout(
-            config.num_hidden_layers, config.num_key_value_heads, self._head_width, model.dtype, model.device
+            config.num_hidden_layers, config.num_key_value_heads, self._head_width, kv_dtype, model.device
         )
         self.weight_count = sum(parameter.numel() for parameter in causal_lm.parameters())
         self._copies_weights = model.device.type == "cpu" and self.weight_count <= MAX_COPIED_WEIGHTS
         self._merges_lora = self._copies_weights and model.dtype == torch.float32
-        self._product_dtype = torch.bfloat16 if sampling_dtype == "bfloat16" else torch.float32
         self._lm_head = causal_lm.lm_head  # stays fp32: the rounding of large logits would show in log-probabilities
         large = self.weight_count >= MIN_PACKED_WEIGHTS and may_pack
         self.packed = self._merges_lora and packing_available() and (large or sampling_dtype != "auto")
@@ -132,7 +133,11 @@ class NativeRunner:
     def _copy(self, current: Callable[[], Tensor]) -> Tensor:
         with torch.no_grad():
             copy = current().contiguous().clone()
-        self._refreshers.append(lambda: copy.copy_(current()))
+
+        def refresh() -> None:
+            copy.copy_(current())
+
+        self._refreshers.append(refresh)
         return copy
 
     def _layer(self, layer: Any) -> LayerWeights:
@@ -167,7 +172,7 @@ class NativeRunner:
 
         biases = [layer.bias for layer in layers if layer.bias is not None]
         if self.packed:
-            linear = PackedLinear(self._product_dtype if modules[0] is not self._lm_head else torch.float32)
+            linear = PackedLinear(torch.bfloat16 if self._narrow and modules[0] is not self._lm_head else torch.float32)
 
             def pack() -> None:
                 with torch.no_grad():
@@ -212,7 +217,7 @@ class NativeRunner:
                 keys_S_K_T_D[rows, :, start:stop] = k_N_K_D[tokens].unflatten(0, shape).transpose(1, 2)
                 values_S_K_T_D[rows, :, start:stop] = v_N_K_D[tokens].unflatten(0, shape).transpose(1, 2)
                 attended_S_H_T_D = F.scaled_dot_product_attention(
-                    q_N_H_D[tokens].unflatten(0, shape).transpose(1, 2),
+                    q_N_H_D[tokens].unflatten(0, shape).transpose(1, 2).to(self.layout.dtype),
                     keys_S_K_T_D[rows, :, :stop],
                     values_S_K_T_D[rows, :, :stop],
                     attn_mask=_causal_mask(span, device),
@@ -220,7 +225,7 @@ class NativeRunner:
                     enable_gqa=True,
                 )
                 outputs.append(attended_S_H_T_D.transpose(1, 2).flatten(2).flatten(0, 1))
-            return torch.cat(outputs)
+            return torch.cat(outputs).to(q_N_H_D.dtype)
 
         self._hidden(tokens_N, positions_N, attend)
 
@@ -259,11 +264,13 @@ class NativeRunner:
         rows_B = torch.arange(batch, device=self.layout.device)
 
         def attend(layer: int, q_B_H_D: Tensor, k_B_K_D: Tensor, v_B_K_D: Tensor) -> Tensor:
-            keys[layer][rows_B, :, positions_B] = k_B_K_D
-            values[layer][rows_B, :, positions_B] = v_B_K_D
+            keys[layer][rows_B, :, positions_B] = k_B_K_D.to(self.layout.dtype)
+            values[layer][rows_B, :, positions_B] = v_B_K_D.to(self.layout.dtype)
             keys_B_K_T_D, values_B_K_T_D = keys[layer][:, :, :length], values[layer][:, :, :length]
             # The G query heads of a key head take the place of a sequence's positions, so no key is repeated.
             q_B_K_G_D = (q_B_H_D * self._scale).unflatten(1, (self.layout.key_heads, -1))
+            if self._narrow:
+                return _attend_bf16(q_B_K_G_D, keys_B_K_T_D, values_B_K_T_D, mask_B_T, shared)
             if shared:
                 return _attend_shared(q_B_K_G_D, keys_B_K_T_D, values_B_K_T_D, mask_B_T, shared)
             scores_B_K_G_T = q_B_K_G_D @ keys_B_K_T_D.transpose(2, 3)
@@ -292,7 +299,7 @@ class NativeRunner:
         return self._rms(hidden_N_C, self._norm)
 
     def _rms(self, x: Tensor, weight: Tensor) -> Tensor:
-        if self.layout.dtype.itemsize < 4:
+        if x.dtype.itemsize < 4:
             x = F.rms_norm(x, x.shape[-1:], None, self._epsilon)
         else:  # takes a third of the time of the above on a CPU
             norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
@@ -315,6 +322,30 @@ def _attend_shared(
     own_B_K_G_D = weights_B_K_G_T[..., shared:] @ values_B_K_T_D[:, :, shared:]
     attended: Tensor = (common_K_BG_D.unflatten(1, (rows, -1)).transpose(0, 1) + own_B_K_G_D).flatten(1)
     return attended
+
+
+def _attend_bf16(
+    q_B_K_G_D: Tensor, keys_B_K_T_D: Tensor, values_B_K_T_D: Tensor, mask_B_T: Tensor, shared: int
+) -> Tensor:
+    """Return the attention of fp32 queries to keys and values in bf16; scores and their softmax are fp32.
+
+    The keys are the left factor: on a CPU, bf16 products with a transposed right factor take twice as long.
+    """
+    rows = q_B_K_G_D.shape[0]
+    q_B_K_D_G = q_B_K_G_D.to(keys_B_K_T_D.dtype).transpose(2, 3)
+    own_B_K_G_T = (keys_B_K_T_D[:, :, shared:] @ q_B_K_D_G).transpose(2, 3) + mask_B_T[:, None, None, shared:].float()
+    if not shared:
+        weights_B_K_G_T = own_B_K_G_T.softmax(-1).to(values_B_K_T_D.dtype)
+        return (weights_B_K_G_T @ values_B_K_T_D).flatten(1).to(q_B_K_G_D.dtype)
+    q_K_D_BG = q_B_K_D_G.permute(1, 2, 0, 3).flatten(2)
+    common_K_T_BG = keys_B_K_T_D[0, :, :shared] @ q_K_D_BG
+    common_B_K_G_T = common_K_T_BG.unflatten(2, (rows, -1)).permute(2, 0, 3, 1)
+    weights_B_K_G_T = torch.cat([common_B_K_G_T.float(), own_B_K_G_T], dim=-1).softmax(-1).to(values_B_K_T_D.dtype)
+    weights_K_BG_T = weights_B_K_G_T[..., :shared].transpose(0, 1).flatten(1, 2)
+    common_K_BG_D = weights_K_BG_T @ values_B_K_T_D[0, :, :shared]
+    own_B_K_G_D = weights_B_K_G_T[..., shared:] @ values_B_K_T_D[:, :, shared:]
+    common_B_K_G_D = common_K_BG_D.unflatten(1, (rows, -1)).transpose(0, 1)
+    return (common_B_K_G_D.float() + own_B_K_G_D).flatten(1)
 
 
 class _Span(NamedTuple):

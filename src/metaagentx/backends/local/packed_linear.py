@@ -40,4 +40,4 @@ class PackedLinear:
 
 def packing_available() -> bool:
     """Return whether this build of torch has oneDNN."""
-    return torch.backends.mkldnn.is_available()
+    return bool(torch.backends.mkldnn.is_available())
