@@ -333,10 +333,13 @@ def _attend_bf16(
     """
     rows = q_B_K_G_D.shape[0]
     q_B_K_D_G = q_B_K_G_D.to(keys_B_K_T_D.dtype).transpose(2, 3)
-    own_B_K_G_T = (keys_B_K_T_D[:, :, shared:] @ q_B_K_D_G).transpose(2, 3) + mask_B_T[:, None, None, shared:].float()
+    own_B_K_T_G = keys_B_K_T_D[:, :, shared:] @ q_B_K_D_G
+    own_B_K_G_T = own_B_K_T_G.transpose(2, 3).to(q_B_K_G_D.dtype, memory_format=torch.contiguous_format)
+    own_B_K_G_T += mask_B_T[:, None, None, shared:]
     if not shared:
         weights_B_K_G_T = own_B_K_G_T.softmax(-1).to(values_B_K_T_D.dtype)
-        return (weights_B_K_G_T @ values_B_K_T_D).flatten(1).to(q_B_K_G_D.dtype)
+        alone: Tensor = (weights_B_K_G_T @ values_B_K_T_D).flatten(1).to(q_B_K_G_D.dtype)
+        return alone
     q_K_D_BG = q_B_K_D_G.permute(1, 2, 0, 3).flatten(2)
     common_K_T_BG = keys_B_K_T_D[0, :, :shared] @ q_K_D_BG
     common_B_K_G_T = common_K_T_BG.unflatten(2, (rows, -1)).permute(2, 0, 3, 1)
@@ -345,7 +348,8 @@ def _attend_bf16(
     common_K_BG_D = weights_K_BG_T @ values_B_K_T_D[0, :, :shared]
     own_B_K_G_D = weights_B_K_G_T[..., shared:] @ values_B_K_T_D[:, :, shared:]
     common_B_K_G_D = common_K_BG_D.unflatten(1, (rows, -1)).transpose(0, 1)
-    return (common_B_K_G_D.float() + own_B_K_G_D).flatten(1)
+    attended: Tensor = (common_B_K_G_D.float() + own_B_K_G_D).flatten(1)
+    return attended
 
 
 class _Span(NamedTuple):
