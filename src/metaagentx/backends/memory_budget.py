@@ -15,6 +15,8 @@ MAX_PREFILL_TOKENS = 4096
 """The most tokens in one prefill pass."""
 MAX_COPIED_WEIGHTS = 300_000_000
 """On a CPU, models with at most this many weights are decoded from copies of their matrices."""
+MIN_PACKED_WEIGHTS = 20_000_000
+"""On a CPU, models with at least this many weights are decoded from packed copies of their matrices."""
 MAX_LOGITS = 1 << 24
 """The most logits that an update computes at once."""
 LORA_PASS_HEAD_ROWS = 128

@@ -117,7 +117,7 @@ def plan_memory(
     trained = shape.lora_parameters(model.lora_rank) or shape.parameters
     row = min(shape.context, work.reply_tokens + PROMPT_TOKENS)
     parts = [*_parts(shape, model, optimizer, work, device, size)]
-    kv_token = 2 * shape.layers * shape.key_width * size
+    kv_token = 2 * shape.layers * shape.key_width * (2 if model.sampling_dtype == "bfloat16" else size)
     kv_tokens = model.kv_budget_tokens or 0
     if not kv_tokens:
         rows = DETERMINISTIC_ROWS if model.deterministic else 1
@@ -163,7 +163,8 @@ def _parts(
     yield Part("float32 master weights", device, 0 if lora or size == 4 else 4 * models * shape.parameters)
     yield Part("LoRA", device, 4 * lora * engines)
     yield Part("reference model", device, work.reference * shape.parameters * size, ALWAYS)
-    yield Part("copies for decoding", device, engines * size * _copied_weights(shape, lora > 0) if on_cpu else 0)
+    if on_cpu:
+        yield Part("copies for decoding", device, engines * _copied_bytes(shape, model, size))
     yield Part("AdamW moments", device, 8 * trained * work.learners_at_once)
     yield Part("gradients", device, 4 * trained * work.learners_at_once, ("update",))
     recompute = optimizer.activation_checkpointing is True
@@ -179,11 +180,14 @@ def _parts(
     yield Part("prefill and sampling", device, _sampling(shape, size, model, work), ("sampling",))
 
 
-def _copied_weights(shape: ModelShape, has_lora: bool) -> int:
-    """Return how many weights the engine copies; layers with a LoRA are used as they are."""
+def _copied_bytes(shape: ModelShape, model: ModelConfig, size: int) -> int:
+    """Return the size of the engine's copies. A LoRA is merged into them where weights are float32."""
     if not shape.native or shape.parameters > MAX_COPIED_WEIGHTS:
         return 0
-    return shape.vocabulary * shape.width + (0 if has_lora else shape.linear_parameters)
+    layers = 2 if model.sampling_dtype == "bfloat16" else size
+    if model.lora_rank and size < 4:
+        layers = 0
+    return size * shape.vocabulary * shape.width + layers * shape.linear_parameters
 
 
 def activation_bytes(shape: ModelShape, size: int, positions: int, row: int, recompute: bool, has_lora: bool) -> int:

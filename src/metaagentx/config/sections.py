@@ -309,6 +309,7 @@ def contradictions(config: Config) -> Iterator[str]:
         yield 'model.sharing = "lora" needs a LoRA: set model.lora_rank = 16, or model.sharing = "shared"'
     if config.model.deterministic and config.model.compiled is True:
         yield "model.compiled = true is not deterministic: remove it, or set model.deterministic = false"
+    yield from _sampling_contradictions(config.model)
     if config.optimizer.minibatch and config.optimizer.updates_per_step > 1:
         yield (
             f"optimizer.minibatch = {config.optimizer.minibatch} and optimizer.updates_per_step = "
@@ -342,6 +343,19 @@ def contradictions(config: Config) -> Iterator[str]:
             ", so an agent that waits for a tool would be late without being at fault: set tools.seconds = "
             f"{rollout.evidence_seconds:g}, or rollout.execution_seconds = {4 * config.tools.seconds:g}"
         )
+
+
+def _sampling_contradictions(model: ModelConfig) -> Iterator[str]:
+    """Yield what does not go with copies of the weights in another type."""
+    if model.sampling_dtype == "auto":
+        return
+    narrow, other = f'model.sampling_dtype = "{model.sampling_dtype}"', 'or model.sampling_dtype = "auto"'
+    if model.compiled is True:
+        yield f"{narrow} cannot be compiled: remove model.compiled = true, {other}"
+    if model.dtype == "bfloat16":
+        yield f'{narrow} is a copy of float32 weights: set model.dtype = "float32", {other}'
+    if model.backend == "tinker":
+        yield f'{narrow} is for the local backend, and the server samples here: set model.sampling_dtype = "auto"'
 
 
 def _tinker_contradictions(config: Config) -> Iterator[str]:

@@ -127,4 +127,5 @@ def _engine(model: LocalModel, options: ModelConfig) -> Engine:
         kv_budget_tokens=options.kv_budget_tokens,
         compiled=options.compiled,
         deterministic=options.deterministic,
+        sampling_dtype=options.sampling_dtype,
     )

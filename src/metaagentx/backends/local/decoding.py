@@ -148,6 +148,8 @@ def _compile_problem(runner: ModelRunner) -> str | None:
     """Return why decode steps of this model cannot be compiled here, or None."""
     if not isinstance(runner, NativeRunner):
         return "only models that our own forward pass decodes can be compiled (Qwen3 and Llama)"
+    if runner.packed:
+        return "steps with packed weights cannot be compiled"
     if runner.layout.device.type == "cpu" and not shutil.which("g++"):
         return "compiling for a CPU needs a C++ compiler, and g++ was not found"
     return None

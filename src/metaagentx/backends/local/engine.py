@@ -33,6 +33,7 @@ from .kv_cache import PAGE, PrefixCache
 from .memory import available_bytes, is_out_of_memory, one_line, raised_at, translate_out_of_memory
 from .model import LocalModel
 from .model_runner import ModelRunner, NativeRunner, PrefillChunk, is_native
+from .packed_linear import SamplingDtype
 from .requests import SampleRequest, StopStrings
 from .scheduler import Admitted, Scheduler, age
 from .transformers_runner import TransformersRunner
@@ -42,6 +43,8 @@ _log = logging.getLogger(__name__)
 STEPS_PER_TURN = 16
 PREFILL_SECONDS = 1.0
 """After this long, requests that are running get their next token before more prompts are prefilled."""
+PACKED_PREFILL_TOKENS = 1024
+"""The most tokens in a prefill pass of a larger model on a CPU: what a layer computes for more leaves its caches."""
 BLOCK_SIZE = 16
 DETERMINISTIC_BLOCK_SIZE = 64
 
@@ -49,7 +52,7 @@ DETERMINISTIC_BLOCK_SIZE = 64
 class Engine:
     """The sampler of one model. Compiling takes about 10 s and pays in long runs; "auto" waits until it does."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  named settings
         self,
         model: LocalModel,
         *,
@@ -58,17 +61,19 @@ class Engine:
         compiled: bool | Literal["auto"] = "auto",
         deterministic: bool = False,
         deterministic_rows: int = DETERMINISTIC_ROWS,
+        sampling_dtype: SamplingDtype = "auto",
     ) -> None:
         """Prepare to sample from a model.
 
         `kv_budget_tokens` limits the cached positions, by default to what fits in half of the memory that is free now
         and whenever the weights have changed. `deterministic_rows` is the number of rows of every step in that mode,
         used or not; another number gives other bits, and about half the number of concurrent requests is fast.
+        `sampling_dtype`: the type of the copies of the weights that are sampled from.
         """
         self._model = model
         too_large = "out of memory while preparing to sample: use a smaller model, or a machine with more memory"
         with translate_out_of_memory(MetaAgentXError, too_large):
-            self._runner: ModelRunner = NativeRunner(model) if is_native(model.module) else TransformersRunner(model)
+            self._runner = _build_runner(model, sampling_dtype, may_pack=compiled is not True)
         fixed_rows = deterministic_rows if deterministic else None
         self._decode_step = DecodeStep(self._runner, compiled, fixed_rows)
         self._workers = DecodeWorkers(self._runner, self._decode_step)
@@ -90,7 +95,8 @@ class Engine:
         self._set_budget()
         self._failed_alone = False
         """A single request has run out of memory, and none was finished since."""
-        self._max_prefill = MAX_PREFILL_TOKENS
+        packed = isinstance(self._runner, NativeRunner) and self._runner.packed
+        self._max_prefill = PACKED_PREFILL_TOKENS if packed else MAX_PREFILL_TOKENS
         self._version = model.version
         self._unseeded: Counter[bytes] = Counter()
         self._lock = Lock()  # guards the next three, which callers touch too
@@ -339,3 +345,14 @@ class Engine:
     def _run_prefill(self, batch: DecodeBatch, chunks: list[PrefillChunk]) -> None:
         self._runner.prefill(batch.slots, chunks)
         self._active_at = time.monotonic()
+
+
+def _build_runner(model: LocalModel, sampling_dtype: SamplingDtype, *, may_pack: bool) -> ModelRunner:
+    if is_native(model.module):
+        return NativeRunner(model, sampling_dtype, may_pack=may_pack)
+    if sampling_dtype != "auto":
+        raise MetaAgentXError(
+            f'model.sampling_dtype = "{sampling_dtype}" needs a Qwen3 or Llama model, and this is a '
+            f'{type(model.module).__name__}: set model.sampling_dtype = "auto"'
+        )
+    return TransformersRunner(model)

@@ -2,10 +2,11 @@
 
 `prefill` computes keys and values of many tokens, `decode` reads one token in each slot and returns logits. On a CPU,
 small models are computed from copies of their matrices, transposed and concatenated where they multiply the same input:
-up to a third less time for few rows. `refresh_weights` updates the copies. Of a layer that peft has wrapped only the
+up to a third less time for few rows. Copies of larger models are packed (`packed_linear.py`), and may be narrower than
+the weights. A LoRA is merged into the copies. `refresh_weights` updates them. Of a layer that peft has wrapped only the
 weights are used: the base layer and the LoRA of this model, whichever adapter is active in peft. So a decode step is
-the same operations on the same tensors from the first to the last, and can be compiled. Several threads may decode at
-once, each in its own `KVSlots`.
+the same operations on the same tensors from the first to the last, and can be compiled if they are not packed. Several
+threads may decode at once, each in its own `KVSlots`.
 
 Shapes as in `kv_cache.py`, and: B rows of a decode step, N tokens of any slots one after the other, C hidden size,
 H query heads, G = H / K, V vocabulary.
@@ -22,9 +23,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..memory_budget import MAX_COPIED_WEIGHTS
+from ...errors import MetaAgentXError
+from ..memory_budget import MAX_COPIED_WEIGHTS, MIN_PACKED_WEIGHTS
 from .kv_cache import KVLayout, KVSlots
 from .model import LocalModel, base_causal_lm
+from .packed_linear import PackedLinear, SamplingDtype, packing_available
 
 Linear = Callable[[Tensor], Tensor]
 
@@ -82,7 +85,8 @@ class LayerWeights(NamedTuple):
 class NativeRunner:
     """Runs Qwen3 and Llama models."""
 
-    def __init__(self, model: LocalModel) -> None:
+    def __init__(self, model: LocalModel, sampling_dtype: SamplingDtype = "auto", *, may_pack: bool = True) -> None:
+        """Prepare to run a model. With `may_pack=False`, matrices are packed only if they are to be narrower."""
         config = model.module.config
         causal_lm = base_causal_lm(model.module)
         body = causal_lm.model
@@ -91,18 +95,30 @@ class NativeRunner:
         self._head_width: int = config.head_dim
         self._scale: float = self._head_width**-0.5
         self._epsilon: float = config.rms_norm_eps
+        self._narrow = sampling_dtype == "bfloat16"
+        kv_dtype = torch.bfloat16 if self._narrow else model.dtype
         self.layout = KVLayout(
-            config.num_hidden_layers, config.num_key_value_heads, self._head_width, model.dtype, model.device
+            config.num_hidden_layers, config.num_key_value_heads, self._head_width, kv_dtype, model.device
         )
         self.weight_count = sum(parameter.numel() for parameter in causal_lm.parameters())
         self._copies_weights = model.device.type == "cpu" and self.weight_count <= MAX_COPIED_WEIGHTS
-        self.traceable = self._copies_weights and model.adapter is None
+        self._merges_lora = self._copies_weights and model.dtype == torch.float32
+        self._lm_head = causal_lm.lm_head  # stays fp32: the rounding of large logits would show in log-probabilities
+        large = self.weight_count >= MIN_PACKED_WEIGHTS and may_pack
+        self.packed = self._merges_lora and packing_available() and (large or sampling_dtype != "auto")
+        """Whether products are computed from packed copies of the weights."""
+        if sampling_dtype != "auto" and not self.packed:
+            raise MetaAgentXError(
+                f'model.sampling_dtype = "{sampling_dtype}" needs a model with float32 weights and at most '
+                f'{MAX_COPIED_WEIGHTS:,} of them on a CPU: set model.sampling_dtype = "auto"'
+            )
+        self.traceable = self._copies_weights and not self.packed and (model.adapter is None or self._merges_lora)
         """Whether `decode_tensors` reads tensors alone that stay where they are and need no gradient."""
-        self._copies: list[tuple[Tensor, Callable[[], Tensor]]] = []
+        self._refreshers: list[Callable[[], None]] = []
         self._embedding: Tensor = body.embed_tokens.weight.detach()
         self._norm: Tensor = body.norm.weight.detach()
         self._layers = [self._layer(layer) for layer in body.layers]
-        self._head = self._linear(causal_lm.lm_head)
+        self._head = self._linear(self._lm_head)
         self._rotary = body.rotary_emb
         self._rope_lock = Lock()
         self._cos_sin_T_D = self._compute_rope(_FIRST_ROPE_POSITIONS)
@@ -111,13 +127,17 @@ class NativeRunner:
     def refresh_weights(self) -> None:
         """Copy the weights again, into the existing tensors: a compiled step refers to those."""
         with torch.no_grad():
-            for copy, current in self._copies:
-                copy.copy_(current())
+            for refresh in self._refreshers:
+                refresh()
 
     def _copy(self, current: Callable[[], Tensor]) -> Tensor:
         with torch.no_grad():
             copy = current().contiguous().clone()
-        self._copies.append((copy, current))
+
+        def refresh() -> None:
+            copy.copy_(current())
+
+        self._refreshers.append(refresh)
         return copy
 
     def _layer(self, layer: Any) -> LayerWeights:
@@ -142,13 +162,29 @@ class NativeRunner:
 
     def _linear(self, *modules: nn.Module) -> Linear:
         """Return a function that applies these linear layers to the same input and concatenates their outputs."""
-        plain = [module for module in modules if type(module) is nn.Linear]
-        if len(plain) < len(modules) or not self._copies_weights:
-            return partial(_apply_linears, [_with_lora(module, self._model.adapter) for module in modules])
-        weight_in_out = self._copy(lambda: torch.cat([module.weight for module in plain]).t())
-        if plain[0].bias is None:
+        layers = [_with_lora(module, self._model.adapter) for module in modules]
+        has_lora = any(layer.lora_a is not None for layer in layers)
+        if not self._copies_weights or (has_lora and not self._merges_lora):
+            return partial(_apply_linears, layers)
+
+        def weight_out_in() -> Tensor:
+            return torch.cat([_merged_weight(layer) for layer in layers])
+
+        biases = [layer.bias for layer in layers if layer.bias is not None]
+        if self.packed:
+            linear = PackedLinear(torch.bfloat16 if self._narrow and modules[0] is not self._lm_head else torch.float32)
+
+            def pack() -> None:
+                with torch.no_grad():
+                    linear.pack(weight_out_in(), torch.cat(biases) if biases else None)
+
+            pack()
+            self._refreshers.append(pack)
+            return linear
+        weight_in_out = self._copy(lambda: weight_out_in().t())
+        if not biases:
             return lambda x_N_in: x_N_in @ weight_in_out
-        bias_out = self._copy(lambda: torch.cat([module.bias for module in plain]))
+        bias_out = self._copy(lambda: torch.cat(biases))
         return lambda x_N_in: torch.addmm(bias_out, x_N_in, weight_in_out)
 
     def _compute_rope(self, positions: int) -> tuple[Tensor, Tensor]:
@@ -181,7 +217,7 @@ class NativeRunner:
                 keys_S_K_T_D[rows, :, start:stop] = k_N_K_D[tokens].unflatten(0, shape).transpose(1, 2)
                 values_S_K_T_D[rows, :, start:stop] = v_N_K_D[tokens].unflatten(0, shape).transpose(1, 2)
                 attended_S_H_T_D = F.scaled_dot_product_attention(
-                    q_N_H_D[tokens].unflatten(0, shape).transpose(1, 2),
+                    q_N_H_D[tokens].unflatten(0, shape).transpose(1, 2).to(self.layout.dtype),
                     keys_S_K_T_D[rows, :, :stop],
                     values_S_K_T_D[rows, :, :stop],
                     attn_mask=_causal_mask(span, device),
@@ -189,7 +225,7 @@ class NativeRunner:
                     enable_gqa=True,
                 )
                 outputs.append(attended_S_H_T_D.transpose(1, 2).flatten(2).flatten(0, 1))
-            return torch.cat(outputs)
+            return torch.cat(outputs).to(q_N_H_D.dtype)
 
         self._hidden(tokens_N, positions_N, attend)
 
@@ -228,11 +264,13 @@ class NativeRunner:
         rows_B = torch.arange(batch, device=self.layout.device)
 
         def attend(layer: int, q_B_H_D: Tensor, k_B_K_D: Tensor, v_B_K_D: Tensor) -> Tensor:
-            keys[layer][rows_B, :, positions_B] = k_B_K_D
-            values[layer][rows_B, :, positions_B] = v_B_K_D
+            keys[layer][rows_B, :, positions_B] = k_B_K_D.to(self.layout.dtype)
+            values[layer][rows_B, :, positions_B] = v_B_K_D.to(self.layout.dtype)
             keys_B_K_T_D, values_B_K_T_D = keys[layer][:, :, :length], values[layer][:, :, :length]
             # The G query heads of a key head take the place of a sequence's positions, so no key is repeated.
             q_B_K_G_D = (q_B_H_D * self._scale).unflatten(1, (self.layout.key_heads, -1))
+            if self._narrow:
+                return _attend_bf16(q_B_K_G_D, keys_B_K_T_D, values_B_K_T_D, mask_B_T, shared)
             if shared:
                 return _attend_shared(q_B_K_G_D, keys_B_K_T_D, values_B_K_T_D, mask_B_T, shared)
             scores_B_K_G_T = q_B_K_G_D @ keys_B_K_T_D.transpose(2, 3)
@@ -261,7 +299,7 @@ class NativeRunner:
         return self._rms(hidden_N_C, self._norm)
 
     def _rms(self, x: Tensor, weight: Tensor) -> Tensor:
-        if self.layout.dtype.itemsize < 4:
+        if x.dtype.itemsize < 4:
             x = F.rms_norm(x, x.shape[-1:], None, self._epsilon)
         else:  # takes a third of the time of the above on a CPU
             norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
@@ -283,6 +321,34 @@ def _attend_shared(
     common_K_BG_D = weights_K_BG_T @ values_B_K_T_D[0, :, :shared]
     own_B_K_G_D = weights_B_K_G_T[..., shared:] @ values_B_K_T_D[:, :, shared:]
     attended: Tensor = (common_K_BG_D.unflatten(1, (rows, -1)).transpose(0, 1) + own_B_K_G_D).flatten(1)
+    return attended
+
+
+def _attend_bf16(
+    q_B_K_G_D: Tensor, keys_B_K_T_D: Tensor, values_B_K_T_D: Tensor, mask_B_T: Tensor, shared: int
+) -> Tensor:
+    """Return the attention of fp32 queries to keys and values in bf16; scores and their softmax are fp32.
+
+    The keys are the left factor: on a CPU, bf16 products with a transposed right factor take twice as long.
+    """
+    rows = q_B_K_G_D.shape[0]
+    q_B_K_D_G = q_B_K_G_D.to(keys_B_K_T_D.dtype).transpose(2, 3)
+    own_B_K_T_G = keys_B_K_T_D[:, :, shared:] @ q_B_K_D_G
+    own_B_K_G_T = own_B_K_T_G.transpose(2, 3).to(q_B_K_G_D.dtype, memory_format=torch.contiguous_format)
+    own_B_K_G_T += mask_B_T[:, None, None, shared:]
+    if not shared:
+        weights_B_K_G_T = own_B_K_G_T.softmax(-1).to(values_B_K_T_D.dtype)
+        alone: Tensor = (weights_B_K_G_T @ values_B_K_T_D).flatten(1).to(q_B_K_G_D.dtype)
+        return alone
+    q_K_D_BG = q_B_K_D_G.permute(1, 2, 0, 3).flatten(2)
+    common_K_T_BG = keys_B_K_T_D[0, :, :shared] @ q_K_D_BG
+    common_B_K_G_T = common_K_T_BG.unflatten(2, (rows, -1)).permute(2, 0, 3, 1)
+    weights_B_K_G_T = torch.cat([common_B_K_G_T.float(), own_B_K_G_T], dim=-1).softmax(-1).to(values_B_K_T_D.dtype)
+    weights_K_BG_T = weights_B_K_G_T[..., :shared].transpose(0, 1).flatten(1, 2)
+    common_K_BG_D = weights_K_BG_T @ values_B_K_T_D[0, :, :shared]
+    own_B_K_G_D = weights_B_K_G_T[..., shared:] @ values_B_K_T_D[:, :, shared:]
+    common_B_K_G_D = common_K_BG_D.unflatten(1, (rows, -1)).transpose(0, 1)
+    attended: Tensor = (common_B_K_G_D.float() + own_B_K_G_D).flatten(1)
     return attended
 
 
@@ -347,6 +413,13 @@ def _with_lora(module: Any, adapter: str | None) -> _LoraLinear:
         return _LoraLinear(base.weight, base.bias)
     lora_a, lora_b = module.lora_A[adapter].weight, module.lora_B[adapter].weight
     return _LoraLinear(base.weight, base.bias, lora_a, lora_b, module.scaling[adapter])
+
+
+def _merged_weight(layer: _LoraLinear) -> Tensor:
+    """Return the weights of a layer with its LoRA added."""
+    if layer.lora_a is None or layer.lora_b is None:
+        return layer.weight
+    return torch.addmm(layer.weight, layer.lora_b, layer.lora_a, alpha=layer.scaling)
 
 
 def _apply_linears(layers: Sequence[_LoraLinear], x_N_in: Tensor) -> Tensor:
