@@ -30,7 +30,9 @@ def coldstart(  # noqa: PLR0913, PLR0917  options of a command
     overrides: Annotated[
         list[str] | None, typer.Option("--set", help="key=value of a recipe, such as rollout.temperature=0.7.")
     ] = None,
-    teacher: Annotated[str, typer.Option(help="Model name on the server, or `programmed`, or `varied`.")] = "programmed",
+    teacher: Annotated[
+        str, typer.Option(help="Model name on the server, or `programmed`, or `varied`.")
+    ] = "programmed",
     base_url: Annotated[str | None, typer.Option(help="URL of an OpenAI-compatible server.")] = None,
     api_key_env: Annotated[str | None, typer.Option(help="Variable with the API key. Default: OPENAI_API_KEY.")] = None,
     key_env: Annotated[str | None, typer.Option(hidden=True, help="Earlier name of --api-key-env.")] = None,

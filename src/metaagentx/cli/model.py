@@ -55,20 +55,18 @@ def get(
     out: Annotated[Path | None, typer.Option(help="Directory to create. Default: models/NAME.")] = None,
 ) -> None:
     """Write a pretrained model that comes as a Python package to a directory, offline. One that is there is kept."""
-    from ..backends.model_files import check_model, find_smollm2
+    from ..backends.model_files import find_smollm2
     from ..errors import MetaAgentXError
     from .preflight import check_output_directory
 
     if name != SMOLLM2:
         raise MetaAgentXError(f"unknown model {name!r}; expected {SMOLLM2}")
     out = out or Path("models") / name
-    if out.exists():
-        check_model(out)
-        typer.echo(f"{out} is there already")
-        return
-    directory, gguf_file = find_smollm2()
     check_output_directory(out)
-    from ..backends.local.gguf import convert_gguf
+    if not out.exists():
+        find_smollm2()  # before torch is imported
+    from ..backends.local.gguf import get_smollm2
 
-    parameters = convert_gguf(directory, gguf_file, out)
-    typer.echo(f"{out}: {parameters / 1e6:.2f} million parameters in float32")
+    parameters = get_smollm2(out)
+    state = "there already" if parameters is None else f"{parameters / 1e6:.2f} million parameters in float32"
+    typer.echo(f"{out}: {state}")

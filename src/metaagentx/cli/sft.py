@@ -20,7 +20,8 @@ def sft(  # noqa: PLR0913, PLR0917  options of a command
     designer_share: Annotated[float, typer.Option(help="Designer's share of a batch.", min=0.0, max=1.0)] = 0.5,
     method: Annotated[Literal["adamw", "muon"], typer.Option(help="Optimizer; muon suits a new model.")] = "adamw",
     lora_rank: Annotated[
-        int, typer.Option(help="Train a LoRA of this rank, merged into the model that is written; 0: full weights.", min=0)
+        int,
+        typer.Option(help="Train a LoRA of this rank, merged into the model that is written; 0: full weights.", min=0),
     ] = 0,
     join_turns: Annotated[
         bool, typer.Option("--join-turns", help="Learn from all turns of a conversation in one pass over it.")

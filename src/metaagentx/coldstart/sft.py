@@ -49,14 +49,19 @@ def sft_settings(
     content = hashlib.sha256("".join(f"{row.role} {json.dumps(row.messages)}\n" for row in rows).encode())
     path = Path(model)
     name = model if model.startswith(PRESET) else f"{path.resolve().name} (weights {weights_digest(path)})"
-    hyperparameters = asdict(options)
+    hyperparameters = sft_hyperparameters(options)
     del hyperparameters["checkpoint_every"], hyperparameters["threads"]
-    for name, earlier in (("method", "adamw"), ("lora_rank", 0), ("join_turns", False)):
-        if hyperparameters[name] == earlier:  # as in an earlier version, which had no other
-            del hyperparameters[name]
+    if options.method == "adamw":  # as in an earlier version, which had no other
+        del hyperparameters["method"]
     settings = {"model": name, "rows": f"{len(rows)} (content {content.hexdigest()[:16]})", **hyperparameters}
     # Only where it is set, so that what an earlier version began can be resumed.
     return settings | ({"chat_template": chat_template} if chat_template else {})
+
+
+def sft_hyperparameters(options: SftOptions) -> dict[str, object]:
+    """Return the options, those that an earlier version did not have only where they are set."""
+    later = ("lora_rank", "join_turns")
+    return {name: value for name, value in asdict(options).items() if value or name not in later}
 
 
 async def run_sft(

@@ -1,8 +1,8 @@
 """A programmed teacher for a pretrained language model: it plays both roles in words of its own each time.
 
-It knows the same families of questions as the quickstart's teacher. Names, system prompts, instructions and the phrasing
-of answers are combined from many parts, so that hardly two of its scripts are equal, and the student learns to write
-its own. The first words of a design name its kind, so that RL can change that choice without changing the rest.
+It knows the families of questions that the quickstart's teacher knows. Names, system prompts, instructions and the
+phrasing of answers are combined from many parts, so that hardly two of its scripts are equal, and the student learns to
+write its own. The first words of a design name its kind, so that RL can change that choice without changing the rest.
 
 It is imperfect on purpose, so that RL has something to improve. Designs are composed at random, whatever the task. An
 agent forgets its tool, more often if its prompt does not speak of Python; without it, it errs. What it answers to
@@ -32,17 +32,23 @@ _MANNERS = ("", " with care", " step by step", " in one line", " without haste",
 SOLVING = ("Solve", "Answer", "Work out", "Settle", "Resolve", "Handle", "Take on")
 COMPUTING = ("Use Python for", "Write a Python program for", "Run Python on", "Let Python solve", "Code in Python for")
 PLANNING = ("Say how to solve", "Plan how to approach", "Outline a way through", "Give advice on", "Suggest a path for")
-CHECKING = ("Check the result of", "Review the answer to", "Look for errors in", "Test the result of", "Judge the answer to")
+CHECKING = (
+    "Check the result of",
+    "Review the answer to",
+    "Look for errors in",
+    "Test the result of",
+    "Judge the answer to",
+)
 """How system prompts begin. `PLANNING` is what the teacher knows a planner by."""
 
 SOLVERS = """Solver Thinker Expert Analyst Scholar Sage Mind Reader Worker Student Mentor Helper Adviser Tutor Genius
-Specialist Assistant Researcher Problem_Solver Detective Oracle Mathematician""".split()
+Specialist Assistant Researcher Problem_Solver Detective Oracle Mathematician""".split()  # noqa: SIM905
 CODERS = """Coder Programmer Calculator Engineer Hacker Builder Developer Computer Scripter Pythonist Technician Machine
-Operator Compiler Software_Engineer Automaton""".split()
-CRITICS = "Critic Checker Reviewer Judge Auditor Inspector Examiner Tester Referee Editor Verifier Skeptic".split()
-PLANNERS = "Planner Guide Coach Strategist Architect Leader Navigator Director Scout Organizer Manager Chief".split()
+Operator Compiler Software_Engineer Automaton""".split()  # noqa: SIM905
+CRITICS = "Critic Checker Reviewer Judge Auditor Inspector Examiner Tester Referee Editor Verifier Skeptic".split()  # noqa: SIM905
+PLANNERS = "Planner Guide Coach Strategist Architect Leader Navigator Director Scout Organizer Manager Chief".split()  # noqa: SIM905
 VOTERS = """Ada Bob Cal Dan Eve Fay Gus Hal Ida Jon Kim Leo Mia Ned Oli Pam Ray Sue Tom Uma Vic Wes Zoe Ann Ben Cleo
-Dora Emil Finn Gina Hugo Iris Jack Kate Liam Maya Nora Otto Paul Rosa Sam Tina""".split()
+Dora Emil Finn Gina Hugo Iris Jack Kate Liam Maya Nora Otto Paul Rosa Sam Tina""".split()  # noqa: SIM905
 _HINTS = ("read the question twice", "note the numbers", "take one step after another", "check the result at the end",
           "let Python compute what can be computed", "ignore what does not matter", "keep it short")  # fmt: skip
 _LEADS = ("", "", "", "So: ", "Answer: ", "Here it is. ", "I get this: ", "The result: ", "Done. ", "In short: ")
