@@ -82,7 +82,7 @@ async def run_sft(
     from ..backends.export import export_weights
     from ..backends.local import LocalPolicy, load_model, new_model
     from ..backends.local.build import use_threads
-    from ..backends.local.model import LoraOptions
+    from ..backends.local.model import LoraOptions, seed_new_weights
 
     use_threads(options.threads)
     path = Path(model)
@@ -95,6 +95,7 @@ async def run_sft(
                 new_model(unfinished, model.removeprefix(PRESET), options.seed, texts)
     training = OptimizerConfig(method=options.method, token_budget=16384, beta2=0.99)
     lora = LoraOptions(options.lora_rank, 2 * options.lora_rank) if options.lora_rank else None
+    seed_new_weights(options.seed)
     model_to_train = load_model(path, chat_template=chat_template, lora=lora)
     policy = LocalPolicy(model_to_train, Role.DESIGNER, options=training)
     policy.ensure_trainable()
