@@ -19,6 +19,9 @@ def quickstart(
         str, typer.Option(help="Recipe file or name: tiny trains a new small model, smollm2 a pretrained one.")
     ] = "tiny",
     seed: Annotated[int, typer.Option(help="The same seed gives the same numbers.")] = 0,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="key=value of the recipe, such as model.dtype=bfloat16.")
+    ] = None,
     small: Annotated[
         bool, typer.Option("--small", help="Check in half a minute that all parts work; nothing is learned.")
     ] = False,
@@ -30,5 +33,5 @@ def quickstart(
     path = find_recipe(recipe)
     name = SMOLLM2 if path.stem == SMOLLM2 else "quickstart"
     directory = directory or Path("runs", f"{name}-small" if small else name)
-    overrides = [*(SMALL_OVERRIDES if small else ()), f"seed={seed}"]
+    overrides = [*(SMALL_OVERRIDES if small else ()), f"seed={seed}", *(settings or ())]
     interrupts.run(run_quickstart(path, directory, overrides, typer.echo, quickstart_size(path, small)))

@@ -157,14 +157,15 @@ async def cold_start(config: Config, paths: QuickstartPaths, size: QuickstartSiz
                 rows, _ = await collect_from_teacher(teacher_config, teacher, options, paths.batches)
             write_rows(paths.rows, rows)
         if not paths.student.exists():
-            sft = replace(size.sft, seed=config.seed, threads=config.model.threads)
-            model = size.model
-            if model == SMOLLM2:
+            model = config.model
+            sft = replace(size.sft, seed=config.seed, threads=model.threads, dtype=model.dtype)
+            origin = size.model
+            if origin == SMOLLM2:
                 from ..backends.local.gguf import get_smollm2
 
                 get_smollm2(paths.model)
-                model = str(paths.model)
-            await run_sft(read_rows(paths.rows), model, paths.student, sft, paths.root)
+                origin = str(paths.model)
+            await run_sft(read_rows(paths.rows), origin, paths.student, sft, paths.root)
 
 
 async def reinforce(config: Config, paths: QuickstartPaths, recipe: str) -> Run:

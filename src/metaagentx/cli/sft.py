@@ -48,11 +48,14 @@ def sft(  # noqa: PLR0913, PLR0917  options of a command
     from .preflight import RESUME_HINT, check_model_setting, check_new
 
     for override in overrides or ():
-        if not override.strip().startswith("model.chat_template"):
-            raise MetaAgentXError(f"--set {override}: sft takes model.chat_template only: use its own options")
+        if not override.strip().startswith(("model.chat_template", "model.dtype")):
+            raise MetaAgentXError(
+                f"--set {override}: sft takes model.chat_template and model.dtype only: use its own options"
+            )
     settings = [] if recipe else [*NO_RECIPE, 'tasks.train="none"']
     path = None if recipe is None else find_recipe(recipe)
-    chat_template = load_config(path, [*settings, *(overrides or ())], require_peers=False).model.chat_template
+    model_config = load_config(path, [*settings, *(overrides or ())], require_peers=False).model
+    chat_template = model_config.chat_template
     check_new(out)
     check_model_setting(model)
     demonstrations = read_rows(rows)
@@ -65,6 +68,7 @@ def sft(  # noqa: PLR0913, PLR0917  options of a command
         warmup_steps=min(10, steps),
         seed=seed,
         lora_rank=lora_rank,
+        dtype=model_config.dtype,
         join_turns=join_turns,
     )
     if not model.startswith(PRESET):

@@ -36,6 +36,8 @@ class SftOptions:
     checkpoint_every: int = 100
     threads: int = 0
     """CPU threads; 0: one per core."""
+    dtype: str = "auto"
+    """Type of the weights, as `model.dtype` in a recipe."""
     lora_rank: int = 0
     """Rank of the LoRA that is trained and then becomes part of the weights; 0 trains the full weights."""
     join_turns: bool = False
@@ -60,8 +62,8 @@ def sft_settings(
 
 def sft_hyperparameters(options: SftOptions) -> dict[str, object]:
     """Return the options, those that an earlier version did not have only where they are set."""
-    later = ("lora_rank", "join_turns")
-    return {name: value for name, value in asdict(options).items() if value or name not in later}
+    later = {"lora_rank": 0, "join_turns": False, "dtype": "auto"}
+    return {name: value for name, value in asdict(options).items() if name not in later or value != later[name]}
 
 
 async def run_sft(
@@ -96,7 +98,7 @@ async def run_sft(
     training = OptimizerConfig(method=options.method, token_budget=16384, beta2=0.99)
     lora = LoraOptions(options.lora_rank, 2 * options.lora_rank) if options.lora_rank else None
     seed_new_weights(options.seed)
-    model_to_train = load_model(path, chat_template=chat_template, lora=lora)
+    model_to_train = load_model(path, dtype=options.dtype, chat_template=chat_template, lora=lora)
     policy = LocalPolicy(model_to_train, Role.DESIGNER, options=training)
     policy.ensure_trainable()
     losses = await fine_tune(policy, rows, options, work / "sft")

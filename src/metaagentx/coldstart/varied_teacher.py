@@ -51,7 +51,8 @@ VOTERS = """Ada Bob Cal Dan Eve Fay Gus Hal Ida Jon Kim Leo Mia Ned Oli Pam Ray 
 Dora Emil Finn Gina Hugo Iris Jack Kate Liam Maya Nora Otto Paul Rosa Sam Tina""".split()  # noqa: SIM905
 _HINTS = ("read the question twice", "note the numbers", "take one step after another", "check the result at the end",
           "let Python compute what can be computed", "ignore what does not matter", "keep it short")  # fmt: skip
-_LEADS = ("", "", "", "So: ", "Answer: ", "Here it is. ", "I get this: ", "The result: ", "Done. ", "In short: ")
+_LEADS = ("So: ", "Answer: ", "Here it is. ", "I get this: ", "The result: ", "Done. ", "In short: ")
+_LEAD_SHARE = 0.25
 _VERDICTS = {
     True: ("CORRECT", "This holds. CORRECT", "I agree. CORRECT", "No error found. CORRECT"),
     False: ("INCORRECT", "This does not hold. INCORRECT", "I disagree. INCORRECT", "There is an error. INCORRECT"),
@@ -140,4 +141,5 @@ def _program(code: str, chance: random.Random) -> str:
 
 
 def _deliver(answer: str, chance: random.Random) -> str:
-    return f"{chance.choice(_LEADS)}<delivery>\\boxed{{{answer}}}</delivery>"
+    lead = chance.choice(_LEADS) if chance.random() < _LEAD_SHARE else ""
+    return f"{lead}<delivery>\\boxed{{{answer}}}</delivery>"
