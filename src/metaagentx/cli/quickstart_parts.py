@@ -84,12 +84,12 @@ SMALL_OVERRIDES = (
 )
 """Overrides of the recipe for `SMALL`."""
 SMOLLM2_SIZE = QuickstartSize(
-    teacher_tasks=800,
+    teacher_tasks=1500,
     test_tasks=40,
     sft=SftOptions(
-        steps=70,
-        rows_per_step=16,
-        designer_share=0.4,
+        steps=240,
+        rows_per_step=8,
+        designer_share=0.45,
         learning_rate=1e-3,
         warmup_steps=5,
         checkpoint_every=10,
