@@ -10,13 +10,14 @@ WORKERS ?= 3
 # OpenAI-compatible servers have an environment of their own.
 SERVER_VENV := .venv-server
 SERVER_INSTALLED := $(SERVER_VENV)/.installed
-# A real language model of 93 MB, for the slow tests.
+# A real language model of 93 MB, for `make smollm2` and the slow tests.
 SMALL_INSTALLED := $(VENV)/.small
 
-.PHONY: help quickstart compare test test-all test-gpu test-server test-cluster check fix bench clean
+.PHONY: help quickstart smollm2 compare test test-all test-gpu test-server test-cluster check fix bench clean
 
 help:
 	@echo "make quickstart   from an empty machine to a trained system and a report"
+	@echo "make smollm2      the same with a pretrained language model, SmolLM2-135M (hours; stop and resume at any moment)"
 	@echo "make compare      the paper's claims one by one: five seeds, variants, the tables of README and docs"
 	@echo "make test         set up .venv, then format, lint, types and tests"
 	@echo "make test-all     the same with the slow tests"
@@ -44,6 +45,9 @@ $(SMALL_INSTALLED): $(INSTALLED) dev/small-requirements.txt
 
 quickstart: $(INSTALLED)
 	$(BIN)/metaagentx quickstart
+
+smollm2: $(SMALL_INSTALLED)
+	$(BIN)/metaagentx quickstart --recipe smollm2
 
 compare: $(INSTALLED)
 	$(BIN)/python -m benchmarks.compare --write docs

@@ -141,7 +141,7 @@ REFUSED = {
     "sft chats.jsonl --model model --out taught": r"chats\.jsonl does not exist: .*",
     "sft chats.jsonl --model model --out nowhere": r"nowhere is a symbolic link that leads nowhere .*",
     "sft chats.jsonl --model model --out taught --set optimizer.weight_decay=1": (
-        "--set optimizer.weight_decay=1: sft takes model.chat_template only: .*"
+        "--set optimizer.weight_decay=1: sft takes model.chat_template and model.dtype only: .*"
     ),
     "train recipe.toml --set model.chat_template.conversations=1": (
         r".*model\.chat_template\.conversations: the backend sets this argument: remove it"

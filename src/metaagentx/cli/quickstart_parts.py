@@ -5,24 +5,27 @@ resumes where it stopped. The same seed gives the same numbers.
 """
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 
 from ..atomic import exclusive_lock, friendly_io_errors
+from ..backends.model_files import find_smollm2
 from ..backends.presets import PRESETS
 from ..coldstart.collect import TEACHER_ROLLOUT, CollectOptions
 from ..coldstart.demonstrations import read_rows, write_rows
-from ..coldstart.programmed_teacher import ERROR_RATE, READING_ERROR_RATE, TOOL_SKIP_RATE, ProgrammedTeacher
-from ..coldstart.sft import SftOptions, run_sft
+from ..coldstart.programmed_teacher import ERROR_RATE, READING_ERROR_RATE, TOOL_SKIP_RATE
+from ..coldstart.sft import SftOptions, run_sft, sft_hyperparameters
+from ..coldstart.teachers import PROGRAMMED, VARIED, Teacher
 from ..config import Config, Recipe, load_recipe, portable, to_toml
 from ..config.bundled import is_bundled
 from ..config.toml import quote
-from ..evaluation.designs import LIBRARY
+from ..evaluation.designs import FIXED_DESIGNS, LIBRARY
 from ..evaluation.figures import design_figures, interval
 from ..evaluation.result import Evaluation
 from ..evaluation.routers import HINDSIGHT, ROUTER, route
+from ..options import PRESET
 from ..runs import Run, command, evaluation_directory
 from ..runs.work import check_same_settings
 from ..system.models import load_run_recipe
@@ -40,6 +43,8 @@ TEACHER_MIXTURE = (
 )
 """What the teacher solves: the recipe's families, with more tasks of the harder ones."""
 STUDENT_PRESET = "micro"
+SMOLLM2 = "smollm2"
+"""The recipe and the model of the quickstart with a pretrained language model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +55,13 @@ class QuickstartSize:
     test_tasks: int
     """Tasks of each family from the test split, which no part has seen."""
     sft: SftOptions
+    model: str = f"{PRESET}{STUDENT_PRESET}"
+    """What the student is made from: a preset of a new model, or SmolLM2."""
+    teacher: str = PROGRAMMED
+    mixture: str = TEACHER_MIXTURE
+    """What the teacher solves; empty: the recipe's training tasks."""
+    designs: Mapping[str, str] = field(default_factory=lambda: LIBRARY)
+    """The fixed designs that the trained system is measured against."""
 
 
 FULL_SIZE = QuickstartSize(
@@ -74,6 +86,35 @@ SMALL_OVERRIDES = (
     "stages=[{steps=1, designer=1e-4, epochs=2}, {steps=1, executor=1e-4, epochs=2}]",
 )
 """Overrides of the recipe for `SMALL`."""
+SMOLLM2_SIZE = QuickstartSize(
+    teacher_tasks=1500,
+    test_tasks=40,
+    sft=SftOptions(
+        steps=240,
+        rows_per_step=8,
+        designer_share=0.45,
+        learning_rate=1e-3,
+        warmup_steps=5,
+        checkpoint_every=10,
+        lora_rank=16,
+        join_turns=True,
+    ),
+    model=SMOLLM2,
+    teacher=VARIED,
+    mixture="",
+    designs={name: FIXED_DESIGNS[name] for name in ("single", "tool")},
+)
+SMOLLM2_SMALL = replace(
+    SMOLLM2_SIZE, teacher_tasks=24, test_tasks=2, sft=replace(SMOLLM2_SIZE.sft, steps=2, rows_per_step=4)
+)
+"""As `SMALL`, with the pretrained model: a few minutes."""
+
+
+def quickstart_size(recipe: Path, small: bool) -> QuickstartSize:
+    """Return the sizes of the quickstart with a recipe; a recipe of your own has those of `tiny`."""
+    if recipe.stem == SMOLLM2:
+        return SMOLLM2_SMALL if small else SMOLLM2_SIZE
+    return SMALL if small else FULL_SIZE
 
 
 class QuickstartPaths:
@@ -87,35 +128,47 @@ class QuickstartPaths:
         self.student = root / "student"
         """The model after its cold start, in Hugging Face format."""
         self.run = root / "run"
+        self.model = root / "model"
+        """The model before its cold start, if it is a pretrained one."""
 
 
 def cold_start_settings(size: QuickstartSize) -> dict[str, object]:
     """Return what a cold start depends on, besides the recipe."""
+    made_from: dict[str, object] = {"model": size.model, "teacher": size.teacher}
+    if size.model.startswith(PRESET):
+        preset = PRESETS[size.model.removeprefix(PRESET)]
+        made_from = {"slips": ERROR_RATE, "misreads": READING_ERROR_RATE, "forgets": TOOL_SKIP_RATE, "preset": preset}
     return {
-        "tasks": TEACHER_MIXTURE,
-        "slips": ERROR_RATE,
-        "misreads": READING_ERROR_RATE,
-        "forgets": TOOL_SKIP_RATE,
-        "preset": PRESETS[STUDENT_PRESET],
-        "size": {"taught": size.teacher_tasks, "sft": asdict(size.sft), "tested": size.test_tasks},
+        "tasks": size.mixture,
+        **made_from,
+        "size": {"taught": size.teacher_tasks, "sft": sft_hyperparameters(size.sft), "tested": size.test_tasks},
     }
 
 
 async def cold_start(config: Config, paths: QuickstartPaths, size: QuickstartSize) -> None:
-    """Collect demonstrations of the programmed teacher, and fine-tune a new small model on them."""
+    """Collect demonstrations of a programmed teacher, and fine-tune a new small model or SmolLM2 on them."""
     with friendly_io_errors(str(paths.root), RESUME_HINT):
         if not paths.rows.exists():
+            mixture = size.mixture or config.tasks.train
             options = CollectOptions(
-                tasks=TEACHER_MIXTURE, seed=config.seed, count=size.teacher_tasks, teacher="programmed", manual=False
+                tasks=mixture, seed=config.seed, count=size.teacher_tasks, teacher=size.teacher, manual=False
             )
-            tasks = config.tasks.model_copy(update={"train": TEACHER_MIXTURE})
+            tasks = config.tasks.model_copy(update={"train": mixture})
             rollout = config.rollout.model_copy(update=TEACHER_ROLLOUT)
             teacher_config = config.model_copy(update={"tasks": tasks, "rollout": rollout})
-            rows, _ = await collect_from_teacher(teacher_config, ProgrammedTeacher(), options, paths.batches)
+            async with Teacher(size.teacher).open() as teacher:
+                rows, _ = await collect_from_teacher(teacher_config, teacher, options, paths.batches)
             write_rows(paths.rows, rows)
         if not paths.student.exists():
-            sft = replace(size.sft, seed=config.seed, threads=config.model.threads)
-            await run_sft(read_rows(paths.rows), f"preset:{STUDENT_PRESET}", paths.student, sft, paths.root)
+            model = config.model
+            sft = replace(size.sft, seed=config.seed, threads=model.threads, dtype=model.dtype)
+            origin = size.model
+            if origin == SMOLLM2:
+                from ..backends.local.gguf import get_smollm2
+
+                get_smollm2(paths.model)
+                origin = str(paths.model)
+            await run_sft(read_rows(paths.rows), origin, paths.student, sft, paths.root)
 
 
 async def reinforce(config: Config, paths: QuickstartPaths, recipe: str) -> Run:
@@ -129,10 +182,15 @@ async def reinforce(config: Config, paths: QuickstartPaths, recipe: str) -> Run:
     return run
 
 
-async def evaluate_quickstart(paths: QuickstartPaths, tested: int) -> Evaluation:
+async def evaluate_quickstart(paths: QuickstartPaths, size: QuickstartSize) -> Evaluation:
     """Evaluate the run, the cold start, fixed designs and single agents on tasks that no part has seen."""
     request = RunRequest(
-        paths.run, initial_model=paths.student, designs=LIBRARY, split="test", limit=tested, checkpoint="last"
+        paths.run,
+        initial_model=paths.student,
+        designs=size.designs,
+        split="test",
+        limit=size.test_tasks,
+        checkpoint="last",
     )
     return (await evaluate_run(request)).evaluation
 
@@ -144,6 +202,8 @@ async def run_quickstart(
     paths = QuickstartPaths(root)
     loaded = load_recipe(recipe, [*overrides, f"model.path={quote(str(paths.student))}"])
     check_output_directory(root, "choose another directory with --dir")
+    if size.model == SMOLLM2 and not paths.student.exists():
+        find_smollm2()  # an error now, if its package is not installed
     await prepare_tasks(loaded.config)
     with exclusive_lock(root):
         return await _run_parts(loaded, paths, echo, size)
@@ -158,12 +218,13 @@ async def _run_parts(
     done = [*paths.batches.glob("*.jsonl"), paths.rows, paths.student, paths.run]
     check_same_settings(paths.settings, {**written, "cold start": cold_start_settings(size)}, "--dir", done)
     start = time.monotonic()
-    echo("1 of 4  cold start: a programmed teacher solves tasks, and a new small model is fine-tuned on them")
+    student = "a new small model" if size.model.startswith(PRESET) else size.model
+    echo(f"1 of 4  cold start: a programmed teacher solves tasks, and {student} is fine-tuned on them")
     await cold_start(config, paths, size)
     echo("2 of 4  reinforcement learning: Designer and Executor learn in turn from their own rollouts")
     run = await reinforce(config, paths, recipe.stem)
     echo("3 of 4  evaluation: every method on the same unseen tasks with the same seeds")
-    evaluation = await evaluate_quickstart(paths, size.test_tasks)
+    evaluation = await evaluate_quickstart(paths, size)
     echo("4 of 4  report")
     report = write_report(run.directory)
     echo("")

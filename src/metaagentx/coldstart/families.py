@@ -72,6 +72,12 @@ def _read_off(
     )
 
 
+def _other_subject(match: re.Match[str]) -> str:
+    """Return whom another of the statements is about."""
+    subjects = re.findall(r"(?:^|[.:\n] ?)([\w'-]+) [^.?]+(?=\.)", match.string)
+    return next((subject for subject in subjects if subject != match[1]), match[1])
+
+
 def _turned(match: re.Match[str]) -> str:
     """Return the matrix after one or two quarters of a turn."""
     a, b, c, d = (match[index] for index in range(2, 6))
@@ -102,6 +108,12 @@ FAMILIES = (
         r"(\d+) (?:sisters|female friends|female colleagues)\b",
         lambda match: str(int(match[1]) + 1),
         lambda match: match[1],
+    ),
+    _read_off(
+        "search",
+        r"(?:^|[.:\n] ?)([\w'-]+) ([^.?]+)\.(?=[^?]*\nWho \2\?)",
+        lambda match: match[1],
+        _other_subject,
     ),
     _read_off(
         "turn",

@@ -5,7 +5,7 @@ import json
 import random
 import shutil
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
@@ -36,6 +36,12 @@ class SftOptions:
     checkpoint_every: int = 100
     threads: int = 0
     """CPU threads; 0: one per core."""
+    dtype: str = "auto"
+    """Type of the weights, as `model.dtype` in a recipe."""
+    lora_rank: int = 0
+    """Rank of the LoRA that is trained and then becomes part of the weights; 0 trains the full weights."""
+    join_turns: bool = False
+    """Learn from all turns of a conversation in one pass over it."""
 
 
 def sft_settings(
@@ -45,13 +51,19 @@ def sft_settings(
     content = hashlib.sha256("".join(f"{row.role} {json.dumps(row.messages)}\n" for row in rows).encode())
     path = Path(model)
     name = model if model.startswith(PRESET) else f"{path.resolve().name} (weights {weights_digest(path)})"
-    hyperparameters = asdict(options)
+    hyperparameters = sft_hyperparameters(options)
     del hyperparameters["checkpoint_every"], hyperparameters["threads"]
     if options.method == "adamw":  # as in an earlier version, which had no other
         del hyperparameters["method"]
     settings = {"model": name, "rows": f"{len(rows)} (content {content.hexdigest()[:16]})", **hyperparameters}
     # Only where it is set, so that what an earlier version began can be resumed.
     return settings | ({"chat_template": chat_template} if chat_template else {})
+
+
+def sft_hyperparameters(options: SftOptions) -> dict[str, object]:
+    """Return the options, those that an earlier version did not have only where they are set."""
+    later = {"lora_rank": 0, "join_turns": False, "dtype": "auto"}
+    return {name: value for name, value in asdict(options).items() if name not in later or value != later[name]}
 
 
 async def run_sft(
@@ -64,11 +76,15 @@ async def run_sft(
 ) -> list[float]:
     """Fine-tune a model on both roles with shared weights, write it to `out`, and return the loss of every step.
 
+    With `lora_rank` only a LoRA is trained, and `out` has full weights of which it is a part.
+
     `preset:micro` and the like create a new model, with a tokenizer for these rows. `work` holds what is needed to
     resume after a stop. `chat_template` are the arguments of the model's chat template.
     """
+    from ..backends.export import export_weights
     from ..backends.local import LocalPolicy, load_model, new_model
     from ..backends.local.build import use_threads
+    from ..backends.local.model import LoraOptions, seed_new_weights
 
     use_threads(options.threads)
     path = Path(model)
@@ -80,10 +96,16 @@ async def run_sft(
             with atomic_directory(path) as unfinished:
                 new_model(unfinished, model.removeprefix(PRESET), options.seed, texts)
     training = OptimizerConfig(method=options.method, token_budget=16384, beta2=0.99)
-    policy = LocalPolicy(load_model(path, chat_template=chat_template), Role.DESIGNER, options=training)
+    lora = LoraOptions(options.lora_rank, 2 * options.lora_rank) if options.lora_rank else None
+    seed_new_weights(options.seed)
+    model_to_train = load_model(path, dtype=options.dtype, chat_template=chat_template, lora=lora)
+    policy = LocalPolicy(model_to_train, Role.DESIGNER, options=training)
     policy.ensure_trainable()
     losses = await fine_tune(policy, rows, options, work / "sft")
-    await policy.save(out)
+    if lora is None:
+        await policy.save(out)
+    else:
+        export_weights(_state_directory(work / "sft", len(losses)), path, out, merged=True)
     return losses
 
 
@@ -93,6 +115,8 @@ async def fine_tune(policy: Policy, rows: Sequence[Demonstration], options: SftO
     `directory` holds the state: call it again after a stop to resume, to the same weights.
     """
     data = {role: [row_datum(policy, row) for row in rows if row.role is role] for role in Role}
+    if options.join_turns:
+        data = {role: join_turns(rows_of_role) for role, rows_of_role in data.items()}
     for role, rows_of_role in data.items():
         if not rows_of_role:
             raise MetaAgentXError(f"there are no rows of the {role} to learn from")
@@ -148,6 +172,21 @@ def row_datum(policy: Policy, row: Demonstration) -> Datum:
     """Return a demonstration as tokens: prompt tokens have weight 0, tokens of the reply 1."""
     prompt, reply = encode_row(policy.tokenizer, row)
     return Datum((*prompt, *reply), (0.0,) * len(prompt) + (1.0,) * len(reply))
+
+
+def join_turns(data: Sequence[Datum]) -> list[Datum]:
+    """Return the conversations, each once, with the weights of all rows that are an earlier turn of it."""
+    joined: dict[tuple[int, ...], Datum] = {datum.tokens: datum for datum in data}
+    previous: Datum | None = None
+    for tokens in sorted(joined, reverse=True):  # a continuation comes before what it continues
+        datum = joined[tokens]
+        if previous is not None and previous.tokens[: len(tokens)] == tokens:
+            weights = tuple(map(max, datum.weights, previous.weights)) + previous.weights[len(tokens) :]
+            del joined[tokens]
+            previous = joined[previous.tokens] = replace(previous, weights=weights)
+        else:
+            previous = datum
+    return list(joined.values())
 
 
 def encode_row(tokenizer: Tokenizer, row: Demonstration) -> tuple[list[int], list[int]]:

@@ -8,7 +8,9 @@ from ..errors import MetaAgentXError
 from ..policy import ChatModel
 
 PROGRAMMED = "programmed"
-"""Name of the teacher that needs no server."""
+"""Name of the teacher of a new small model. It needs no server."""
+VARIED = "varied"
+"""Name of the teacher of a pretrained model, which speaks in varied words. It needs no server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,18 +24,24 @@ class Teacher:
     extra_body: str | None = None
     """A JSON object that is added to each request."""
 
+    @property
+    def is_programmed(self) -> bool:
+        """Return whether this is a teacher of ours, which needs no server and no manual."""
+        return self.model in (PROGRAMMED, VARIED)
+
     def body(self) -> dict[str, object]:
         """Return the extra body, parsed."""
         return parse_extra_body(self.extra_body)
 
     def open(self) -> AbstractAsyncContextManager[ChatModel]:
         """Return the policy; an invalid key, address or option is found here."""
-        if self.model == PROGRAMMED:
+        if self.is_programmed:
             server_options = {"base-url": self.base_url, "api-key-env": self.key_env, "extra-body": self.extra_body}
             for name, value in server_options.items():
                 if value is not None:
                     raise MetaAgentXError(f"--{name} is for a teacher on a server: name its model with --teacher")
             from .programmed_teacher import ProgrammedTeacher
+            from .varied_teacher import VariedTeacher
 
-            return nullcontext(ProgrammedTeacher())
+            return nullcontext(ProgrammedTeacher() if self.model == PROGRAMMED else VariedTeacher())
         return OpenAIChatModel.from_options(self.model, self.base_url, self.key_env, self.extra_body)

@@ -7,7 +7,7 @@ to pass all tests.
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
@@ -40,6 +40,8 @@ class Evaluator:
     """Limits and retries. Its numbers of designs and executions are not used."""
     at_once: int
     """Samples in progress at the same time; executions are also bounded by `Resources.in_flight`."""
+    designs: dict[tuple[object, ...], Design] = field(default_factory=dict)
+    """The designs so far, by Designer and seeds: methods with the same Designer execute the same designs."""
 
     async def run(
         self,
@@ -68,15 +70,7 @@ class Evaluator:
     ) -> tuple[Design, Execution | None]:
         options, path = replace(self.options, strict=True), (*seed_path, key.sample)
         if method.designer is not None:
-            design = await write_script(
-                task,
-                method.designer,
-                seed_of(*path),
-                options.rollout,
-                options.prompts,
-                method.manual,
-                self.resources.tool_specs,
-            )
+            design = await self._design(method.designer, task, path, method.manual)
         else:
             assert method.script is not None
             design = Design(Call(Role.DESIGNER, "", (), ""), method.script)
@@ -84,6 +78,17 @@ class Evaluator:
             return design, None
         shared = replace(self.resources, samplers={Role.EXECUTOR: method.executor})
         return design, await execute(design.script, task, shared, options, (*path, key.vote))
+
+    async def _design(self, designer: RoleSampler, task: Task, path: SeedPath, manual: bool) -> Design:
+        """Return the Designer's design for these seeds; it is sampled once."""
+        key = (id(designer), task.id, path, manual)
+        if key not in self.designs:
+            options, tools = self.options, self.resources.tool_specs
+            design = await write_script(task, designer, seed_of(*path), options.rollout, options.prompts, manual, tools)
+            if design.fault is not None and design.fault.infra:
+                return design
+            self.designs[key] = design
+        return self.designs[key]
 
 
 def evaluation_samplers(samplers: Mapping[Role, RoleSampler], config: EvaluationConfig) -> dict[Role, RoleSampler]:

