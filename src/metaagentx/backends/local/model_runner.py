@@ -25,7 +25,9 @@ from torch import Tensor, nn
 
 from ...errors import MetaAgentXError
 from ..memory_budget import MAX_COPIED_WEIGHTS, MIN_PACKED_WEIGHTS
+from .attention import attend_bf16, attend_shared
 from .kv_cache import KVLayout, KVSlots
+from .lora_linear import apply_linears, lora_linear, merged_weight
 from .model import LocalModel, base_causal_lm
 from .packed_linear import PackedLinear, SamplingDtype, packing_available
 
@@ -162,13 +164,13 @@ class NativeRunner:
 
     def _linear(self, *modules: nn.Module) -> Linear:
         """Return a function that applies these linear layers to the same input and concatenates their outputs."""
-        layers = [_with_lora(module, self._model.adapter) for module in modules]
+        layers = [lora_linear(module, self._model.adapter) for module in modules]
         has_lora = any(layer.lora_a is not None for layer in layers)
         if not self._copies_weights or (has_lora and not self._merges_lora):
-            return partial(_apply_linears, layers)
+            return partial(apply_linears, layers)
 
         def weight_out_in() -> Tensor:
-            return torch.cat([_merged_weight(layer) for layer in layers])
+            return torch.cat([merged_weight(layer) for layer in layers])
 
         biases = [layer.bias for layer in layers if layer.bias is not None]
         if self.packed:
@@ -270,9 +272,9 @@ class NativeRunner:
             # The G query heads of a key head take the place of a sequence's positions, so no key is repeated.
             q_B_K_G_D = (q_B_H_D * self._scale).unflatten(1, (self.layout.key_heads, -1))
             if self._narrow:
-                return _attend_bf16(q_B_K_G_D, keys_B_K_T_D, values_B_K_T_D, mask_B_T, shared)
+                return attend_bf16(q_B_K_G_D, keys_B_K_T_D, values_B_K_T_D, mask_B_T, shared)
             if shared:
-                return _attend_shared(q_B_K_G_D, keys_B_K_T_D, values_B_K_T_D, mask_B_T, shared)
+                return attend_shared(q_B_K_G_D, keys_B_K_T_D, values_B_K_T_D, mask_B_T, shared)
             scores_B_K_G_T = q_B_K_G_D @ keys_B_K_T_D.transpose(2, 3)
             weights_B_K_G_T = (scores_B_K_G_T + mask_B_T[:, None, None]).softmax(-1)
             attended: Tensor = (weights_B_K_G_T @ values_B_K_T_D).flatten(1)
@@ -305,51 +307,6 @@ class NativeRunner:
             norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
             x = x * torch.rsqrt(norm.square().mul(1 / x.shape[-1]).add(self._epsilon))
         return x * weight
-
-
-def _attend_shared(
-    q_B_K_G_D: Tensor, keys_B_K_T_D: Tensor, values_B_K_T_D: Tensor, mask_B_T: Tensor, shared: int
-) -> Tensor:
-    """Return the attention of rows with a shared prefix, which is read once, in the first row, for all of them."""
-    rows = q_B_K_G_D.shape[0]
-    q_K_BG_D = q_B_K_G_D.transpose(0, 1).flatten(1, 2)
-    common_K_BG_T = q_K_BG_D @ keys_B_K_T_D[0, :, :shared].transpose(1, 2)
-    own_B_K_G_T = q_B_K_G_D @ keys_B_K_T_D[:, :, shared:].transpose(2, 3) + mask_B_T[:, None, None, shared:]
-    common_B_K_G_T = common_K_BG_T.unflatten(1, (rows, -1)).transpose(0, 1)
-    weights_B_K_G_T = torch.cat([common_B_K_G_T, own_B_K_G_T], dim=-1).softmax(-1)
-    weights_K_BG_T = weights_B_K_G_T[..., :shared].transpose(0, 1).flatten(1, 2)
-    common_K_BG_D = weights_K_BG_T @ values_B_K_T_D[0, :, :shared]
-    own_B_K_G_D = weights_B_K_G_T[..., shared:] @ values_B_K_T_D[:, :, shared:]
-    attended: Tensor = (common_K_BG_D.unflatten(1, (rows, -1)).transpose(0, 1) + own_B_K_G_D).flatten(1)
-    return attended
-
-
-def _attend_bf16(
-    q_B_K_G_D: Tensor, keys_B_K_T_D: Tensor, values_B_K_T_D: Tensor, mask_B_T: Tensor, shared: int
-) -> Tensor:
-    """Return the attention of fp32 queries to keys and values in bf16; scores and their softmax are fp32.
-
-    The keys are the left factor: on a CPU, bf16 products with a transposed right factor take twice as long.
-    """
-    rows = q_B_K_G_D.shape[0]
-    q_B_K_D_G = q_B_K_G_D.to(keys_B_K_T_D.dtype).transpose(2, 3)
-    own_B_K_T_G = keys_B_K_T_D[:, :, shared:] @ q_B_K_D_G
-    own_B_K_G_T = own_B_K_T_G.transpose(2, 3).to(q_B_K_G_D.dtype, memory_format=torch.contiguous_format)
-    own_B_K_G_T += mask_B_T[:, None, None, shared:]
-    if not shared:
-        weights_B_K_G_T = own_B_K_G_T.softmax(-1).to(values_B_K_T_D.dtype)
-        alone: Tensor = (weights_B_K_G_T @ values_B_K_T_D).flatten(1).to(q_B_K_G_D.dtype)
-        return alone
-    q_K_D_BG = q_B_K_D_G.permute(1, 2, 0, 3).flatten(2)
-    common_K_T_BG = keys_B_K_T_D[0, :, :shared] @ q_K_D_BG
-    common_B_K_G_T = common_K_T_BG.unflatten(2, (rows, -1)).permute(2, 0, 3, 1)
-    weights_B_K_G_T = torch.cat([common_B_K_G_T.float(), own_B_K_G_T], dim=-1).softmax(-1).to(values_B_K_T_D.dtype)
-    weights_K_BG_T = weights_B_K_G_T[..., :shared].transpose(0, 1).flatten(1, 2)
-    common_K_BG_D = weights_K_BG_T @ values_B_K_T_D[0, :, :shared]
-    own_B_K_G_D = weights_B_K_G_T[..., shared:] @ values_B_K_T_D[:, :, shared:]
-    common_B_K_G_D = common_K_BG_D.unflatten(1, (rows, -1)).transpose(0, 1)
-    attended: Tensor = (common_B_K_G_D.float() + own_B_K_G_D).flatten(1)
-    return attended
 
 
 class _Span(NamedTuple):
@@ -395,40 +352,3 @@ def is_native(module: Any) -> bool:
         and config.rope_parameters["rope_type"] in ("default", "linear", "llama3", "yarn")
         and all(kind == "full_attention" for kind in config.to_dict().get("layer_types") or [])
     )
-
-
-class _LoraLinear(NamedTuple):
-    """The tensors of a linear layer and of its LoRA, if it has one."""
-
-    weight: Tensor
-    bias: Tensor | None
-    lora_a: Tensor | None = None
-    lora_b: Tensor | None = None
-    scaling: float = 1.0
-
-
-def _with_lora(module: Any, adapter: str | None) -> _LoraLinear:
-    base = module if type(module) is nn.Linear else module.base_layer
-    if base is module or adapter not in module.lora_A:
-        return _LoraLinear(base.weight, base.bias)
-    lora_a, lora_b = module.lora_A[adapter].weight, module.lora_B[adapter].weight
-    return _LoraLinear(base.weight, base.bias, lora_a, lora_b, module.scaling[adapter])
-
-
-def _merged_weight(layer: _LoraLinear) -> Tensor:
-    """Return the weights of a layer with its LoRA added."""
-    if layer.lora_a is None or layer.lora_b is None:
-        return layer.weight
-    return torch.addmm(layer.weight, layer.lora_b, layer.lora_a, alpha=layer.scaling)
-
-
-def _apply_linears(layers: Sequence[_LoraLinear], x_N_in: Tensor) -> Tensor:
-    """Return the concatenated outputs of the layers, bit for bit what peft computes for those with a LoRA."""
-    outputs = []
-    for layer in layers:
-        output = F.linear(x_N_in, layer.weight, layer.bias)
-        if layer.lora_a is not None and layer.lora_b is not None:
-            update = F.linear(F.linear(x_N_in.to(layer.lora_a.dtype), layer.lora_a), layer.lora_b)
-            output = (output + update * layer.scaling).to(output.dtype)
-        outputs.append(output)
-    return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-1)
