@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metaagentx.backends.chat import ChatTokenizer
-from metaagentx.backends.local import LocalPolicy, model_runner
+from metaagentx.backends.local import LocalPolicy, attention, model_runner
 from metaagentx.backends.local.decoding import DecodeBatch
 from metaagentx.backends.local.engine import Engine
 from metaagentx.backends.local.kv_cache import KVLayout, KVSlots, PrefixCache, whole_pages
@@ -132,8 +132,8 @@ def test_a_long_common_beginning_is_attended_to_once_for_all_rows(
     model: LocalModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     used: list[int] = []
-    attend = model_runner._attend_shared
-    monkeypatch.setattr(model_runner, "_attend_shared", lambda *of: used.append(of[-1]) or attend(*of))  # type: ignore[func-returns-value]
+    attend = attention.attend_shared
+    monkeypatch.setattr(model_runner, "attend_shared", lambda *of: used.append(of[-1]) or attend(*of))  # type: ignore[func-returns-value]
     start = words(150, 1)
     asks = [([*start, *words(n, n + 2)], SamplingParams(12 + n, seed=n)) for n in range(6)]
     assert_right(model, asks, sample_all(Engine(model, compiled=False), asks))
