@@ -258,13 +258,14 @@ def write_docs(docs: Path, evidence: Evidence, picture: str | None) -> None:
     """Write the generated parts of results.md and of README.md beside the directory, and the picture."""
     if not evidence.methods:
         raise MetaAgentXError("the tables of README.md need the recipe's own results: run without --only first")
-    _replace(docs / "results.md", RESULTS_MARKS, results_page(evidence))
-    _replace(docs.parent / "README.md", README_MARKS, readme_part(evidence, picture is not None))
+    replace_between(docs / "results.md", RESULTS_MARKS, results_page(evidence))
+    replace_between(docs.parent / "README.md", README_MARKS, readme_part(evidence, picture is not None))
     if picture is not None:
         atomic_write(docs / "results.svg", picture.encode())
 
 
-def _replace(page: Path, marks: tuple[str, str], text: str) -> None:
+def replace_between(page: Path, marks: tuple[str, str], text: str) -> None:
+    """Replace what stands between two marks of a page."""
     start, end = marks
     content = page.read_text()
     if content.count(start) != 1 or end not in content.partition(start)[2]:
