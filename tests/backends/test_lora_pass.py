@@ -125,7 +125,7 @@ def test_single_precision_and_a_lora_on_some_layers(targets: Any) -> None:
 
 
 def test_logprobs_are_those_of_the_module(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("metaagentx.backends.local.lora_pass.LORA_PASS_HEAD_ROWS", 7)
+    monkeypatch.setattr("metaagentx.backends.local.lora_kernels.LORA_PASS_HEAD_ROWS", 7)
     for dtype, tolerance in ((torch.float64, 1e-5), (torch.float32, 1e-4)):
         learner, data = lora_learner("qwen3", dtype), tree_data()
         found = learner.logprobs(data, 0.7)
