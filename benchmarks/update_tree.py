@@ -15,7 +15,7 @@ metrics, clipping, and one step of AdamW.
   padded on either side.
 
 Prints a JSON line: wall-clock and processor seconds of the best update, each by itself, and the process's peak memory
-in MB. The first update, which warms up, is not counted.
+in MB. The first update, which warms up, is not counted. Each update is a line on stderr.
 """
 
 import asyncio
@@ -58,6 +58,13 @@ def best(measured: list[tuple[float, float]]) -> dict[str, float]:
     return {"seconds": min(walls), "processor_seconds": min(processors)}
 
 
+def note(side: str, measured: list[tuple[float, float]]) -> None:
+    """Print the last update."""
+    wall, processor = measured[-1]
+    spent = f"{wall:.1f} s, {processor:.1f} of processor time"
+    print(f"{side}, update {len(measured)} of {STEPS + 1}: {spent}", file=sys.stderr)
+
+
 def clocks() -> tuple[float, float]:
     """Wall-clock and processor seconds."""
     return time.perf_counter(), time.process_time()
@@ -87,6 +94,7 @@ def measure_ours(path: Path) -> dict[str, float]:
             await policy.optim_step(RATE)
             ends = clocks()
             measured.append((ends[0] - wall, ends[1] - processor))
+            note("ours", measured)
         return best(measured)
 
     return asyncio.run(updates())
@@ -113,6 +121,7 @@ def measure_trl(path: Path) -> dict[str, float]:
         def on_step_end(self, *_: Any, **__: Any) -> None:
             ends = clocks()
             measured.append((ends[0] - begins[-1][0], ends[1] - begins[-1][1]))
+            note("trl", measured)
 
     class Update(GRPOTrainer):  # type: ignore[misc]
         def _generate_and_score_completions(self, _inputs: Any) -> dict[str, Any]:
