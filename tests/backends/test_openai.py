@@ -317,7 +317,7 @@ def test_a_conversation_that_the_server_refuses_is_the_script_s_fault(
 ) -> None:
     def picky(asked: dict[str, Any], number: int) -> Reply:
         chat = asked["messages"]
-        if len(chat) == 1:
+        if chat[-1]["content"] == "Hello":
             return said("Hello to you")
         executes = chat[0]["content"] != DESIGNER_LINE
         return refused(400, "invalid characters") if executes else by_role(asked, number)
@@ -333,6 +333,24 @@ def test_a_conversation_that_the_server_refuses_is_the_script_s_fault(
     assert execution.fault is not None and execution.fault.kind == "budget"
     assert "returned an error (400): invalid characters" in execution.fault.message
     assert execution.reward is not None and execution.reward.total == 0
+
+
+@pytest.mark.parametrize("refuses", ["system messages", "long replies"])
+def test_settings_that_the_server_refuses_are_not_the_script_s_fault(refuses: str, runner: asyncio.Runner) -> None:
+    def picky(asked: dict[str, Any], number: int) -> Reply:
+        roles = [message["role"] for message in asked["messages"]]
+        limit = next(value for name, value in asked.items() if name.startswith("max_"))
+        if (refuses == "system messages" and "system" in roles) or (refuses == "long replies" and limit > 1000):
+            return refused(400, f"no {refuses} here")
+        return said("Hello to you")
+
+    async def ask(url: str) -> None:
+        async with OpenAIChatModel("m", url) as model:
+            chat = [{"role": "system", "content": "Think."}, {"role": "user", "content": "What is 1 + 1?"}]
+            await model.chat(chat, SamplingParams(4000))
+
+    with serving(picky) as server, pytest.raises(BackendError, match=f"no {refuses} here"):
+        runner.run(ask(server.url))
 
 
 def test_a_run_ends_when_the_server_answers_nothing(runner: asyncio.Runner, sandbox: Sandbox, graders: Graders) -> None:

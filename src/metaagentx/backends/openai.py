@@ -52,7 +52,8 @@ _BUSY = {408, 409, 425, 429, *range(500, 600)}
 """Statuses after which the same request may succeed."""
 _INVALID = {400, 413, 422}
 """Statuses of a request that the server does not accept."""
-_GREETING = ({"role": "user", "content": "Hello"},)
+_GREETING = ({"role": "system", "content": "Answer in one word."}, {"role": "user", "content": "Hello"})
+"""A conversation of the same roles as those of Designer and Executor."""
 _SEEDS = 2**31  # some servers take 32 bits
 _PROBE_TOKENS = 16
 _SHOWN_NAMES = 5
@@ -218,7 +219,7 @@ class OpenAIChatModel:
         if list(refused) == list(_GREETING):
             return False
         try:
-            await self._send(client, _GREETING, replace(params, max_tokens=min(params.max_tokens, _PROBE_TOKENS)))
+            await self._send(client, _GREETING, params)  # the limit as well: it may be what was refused
         except (APIError, BackendError):
             return False
         return True
