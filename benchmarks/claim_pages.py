@@ -14,6 +14,7 @@ from benchmarks.claims import (
     Group,
     Result,
     differences,
+    gain_interval,
     interval,
     verdict_of,
 )
@@ -75,8 +76,8 @@ def _claims(claims: Sequence[Claim]) -> str:
     decided_by: defaultdict[str, list[str]] = defaultdict(list)
     for number, claim in enumerate(claims, 1):
         gained = differences(claim.higher, claim.lower)
-        low, high = interval(gained)
-        verdict = verdict_of(low, high)
+        low, high = gain_interval(gained)
+        verdict = verdict_of(low, high, len(gained))
         see = f"{_points(gained)} ({', '.join(f'{100 * result.mean:+z.1f}' for result in gained)})"
         lines.append(f"| {number} | {claim.text} | {see} | {low:+z.1f} to {high:+z.1f} | {verdict} |")
         if verdict != "holds":
@@ -127,9 +128,16 @@ def _families(methods: Mapping[str, Group]) -> str:
     for family in methods[TRAINED][0].solved:
         old, new = ([_only(result, family) for result in methods[name]] for name in (COLD, TRAINED))
         gained = differences(new, old)
-        low, high = interval(gained)
+        low, high = gain_interval(gained)
         see = f"{_points(gained)} ({', '.join(f'{100 * result.mean:+z.0f}' for result in gained)})"
-        cells = [family, _mean(old), _mean(new), see, f"{low:+z.1f} to {high:+z.1f}", verdict_of(low, high)]
+        cells = [
+            family,
+            _mean(old),
+            _mean(new),
+            see,
+            f"{low:+z.1f} to {high:+z.1f}",
+            verdict_of(low, high, len(gained)),
+        ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
@@ -233,7 +241,7 @@ def _wrapped(text: str) -> str:
 
 def _gain(higher: Group, lower: Group) -> str:
     gained = differences(higher, lower)
-    low, high = interval(gained)
+    low, high = gain_interval(gained)
     return f"{_points(gained)} points ({low:+z.0f} to {high:+z.0f})"
 
 

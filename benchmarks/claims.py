@@ -1,22 +1,21 @@
 """The paper's claims, judged by what `benchmarks.compare` has measured.
 
 A claim says that one figure is above another one: a difference in points of tasks solved, from the same seeds, tasks
-and cold starts. Its interval is a 95 % bootstrap interval: seeds are drawn again, and for all of them the same tasks of
-every family. The verdict:
+and cold starts. Its interval covers two 95 % intervals: a bootstrap interval, for which seeds are drawn again and for
+all of them the same tasks of every family, and Student's t interval over the means of the seeds, because a bootstrap
+over few seeds is too narrow. The verdict:
 
 - **holds**: the whole interval is above 0;
 - **does not**: the whole interval is below `MARGIN` points, so if there is a gain at all it is smaller than that;
-- **undecided**: otherwise.
-
-Intervals over few seeds are too narrow, and of forty comparisons without any difference one is expected to hold by
-chance: read a verdict with the figures by seed beside it.
+- **undecided**: otherwise, and always with fewer than `LEAST_SEEDS` seeds.
 """
 
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean
+from math import sqrt
+from statistics import fmean, stdev
 from typing import Literal, TypeAlias
 
 from benchmarks.variants import (
@@ -43,6 +42,9 @@ from metaagentx.evaluation.routers import HINDSIGHT, ROUTER, is_fixed
 MARGIN = 2.0
 """Points of tasks solved. A gain that is certainly smaller than this counts as none."""
 DRAWS = 1000
+LEAST_SEEDS = 3
+STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+"""The 0.975 quantiles of Student's t for 1, 2, ... degrees of freedom; the last one is used beyond."""
 DESIGNER_GAIN, EXECUTOR_GAIN = GRID["new", "old"], GRID["old", "new"]
 Verdict: TypeAlias = Literal["holds", "does not", "undecided"]
 MORE_SEEDS = "more seeds and tasks: `--seeds`, `--variant-seeds`"
@@ -84,8 +86,10 @@ class Claim:
     """What could decide it where this comparison cannot."""
 
 
-def verdict_of(low: float, high: float) -> Verdict:
-    """Return the verdict for the interval of a difference, in points."""
+def verdict_of(low: float, high: float, seeds: int = LEAST_SEEDS) -> Verdict:
+    """Return the verdict for the interval of a difference, in points, from this many seeds."""
+    if seeds < LEAST_SEEDS:
+        return "undecided"
     if low > 0:
         return "holds"
     return "does not" if high < MARGIN else "undecided"
@@ -109,6 +113,16 @@ def interval(group: Group) -> tuple[float, float]:
 
     means = sorted(again() for _ in range(DRAWS))
     return 100 * means[DRAWS // 40], 100 * means[-DRAWS // 40]
+
+
+def gain_interval(gained: Group) -> tuple[float, float]:
+    """Return the interval of a difference, in points: the bootstrap's, widened to Student's over the seeds."""
+    low, high = interval(gained)
+    if len(gained) > 1:
+        means = [100 * result.mean for result in gained]
+        reach = STUDENT[min(len(means) - 1, len(STUDENT)) - 1] * stdev(means) / sqrt(len(means))
+        low, high = min(low, fmean(means) - reach), max(high, fmean(means) + reach)
+    return low, high
 
 
 def differences(higher: Group, lower: Group) -> list[Result]:

@@ -20,6 +20,7 @@ from metaagentx.atomic import atomic_write
 from metaagentx.errors import MetaAgentXError
 from metaagentx.evaluation.result import Evaluation
 from metaagentx.runs import Run, evaluation_directory
+from metaagentx.system.models import load_run_recipe
 from metaagentx.types import Design, Execution, Role, Rollout
 
 FIRST, LAST = "first", "last"
@@ -37,9 +38,10 @@ def section(directory: Path, picture: str) -> str:
         *result.to_markdown().split("\n\n## ", 2)[1].split("\n\n")[1:],
         "Designs by kind, % of those that can run, in the first and in the last steps of training:",
         _shares(run),
-        "Weights, by role: norm of what the LoRA adds to the matrices of the base, and the norm of those matrices:",
+        "Norm of what the LoRA of each role adds to the matrices of the cold start, 0 before RL:",
         _weights(run),
-        "Three trees, as they were sampled in training: the first design of a task and its first execution.",
+        "Three trees of the training run, each with its first design and that design's first execution: the first tree that "
+        "was saved, and of the last ones a tree with the tool and a tree without it that solve their task.",
         *(_tree(run, *chosen) for chosen in _choose(run)),
     ]
     return "\n\n".join(parts) + "\n"
@@ -81,6 +83,8 @@ def _shares(run: Run) -> str:
 def _weights(run: Run) -> str:
     """Return the norms of the LoRAs of the last checkpoint; LoRAs start as zero."""
     checkpoint = run.checkpoint_at(run.next_step)
+    model = load_run_recipe(run, []).config.model
+    scale = model.lora_alpha / model.lora_rank if model.lora_rank else 0.0
     rows = []
     for role in Role:
         path = checkpoint / role / "adapter_model.safetensors"
@@ -90,10 +94,10 @@ def _weights(run: Run) -> str:
             names = [name for name in lora.keys() if "lora_A" in name]  # noqa: SIM118
             squares = 0.0
             for name in names:
-                product = lora.get_tensor(name.replace("lora_A", "lora_B")) @ lora.get_tensor(name)
+                product = scale * lora.get_tensor(name.replace("lora_A", "lora_B")) @ lora.get_tensor(name)
                 squares += float(product.square().sum())
         rows.append([str(role), f"{squares**0.5:.3f}", str(len(names))])
-    return _table(["role", "norm of B A over all matrices", "matrices"], rows)
+    return _table(["role", "norm of the change over all matrices", "matrices"], rows)
 
 
 def _choose(run: Run) -> list[tuple[int, Rollout]]:

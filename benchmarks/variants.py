@@ -119,19 +119,22 @@ def variants(plan: Plan) -> dict[str, Variant]:
     add(EXECUTOR_ONLY, WHOLE, _set_stages(executor), steps=recipe.steps)
     if base == STAGES:
         add(STAGES, "")
-    both = executor.model_copy(update={"steps": 1, "designer": designer.designer})
-    add(JOINT, base, _set_stages(both))
-    add(JOINT_STEPS, base, _set_stages(both), steps=steps * executor.steps // cycle)
+    # An anchor acts only where one role learns on shared weights: what cannot have one is compared with none.
+    loose = [stage.model_copy(update={"anchor": 0.0}) for stage in stages]
+    plain = base
+    if any(stage.anchor for stage in stages):
+        plain = NO_ANCHOR
+        add(NO_ANCHOR, base, _set_stages(*loose))
+    both = executor.model_copy(update={"steps": 1, "designer": designer.designer, "anchor": 0.0})
+    add(JOINT, plain, _set_stages(both))
+    add(JOINT_STEPS, plain, _set_stages(both), steps=steps * executor.steps // cycle)
     if half := both.epochs // 2:
         parts = [both.model_copy(update={"epochs": epochs}) for epochs in (half, both.epochs - half)]
-        add(JOINT_EPOCHS, base, _set_stages(*parts))
+        add(JOINT_EPOCHS, plain, _set_stages(*parts))
     add(ALTERNATION, base, _set_stages(*_alternate(first, second)))
     if min(stage.steps for stage in stages) >= 3:
         add(SHORT, base, _set_stages(*(_lasting(stage, stage.steps // 3) for stage in stages)))
     add(LONG, base, _set_stages(*(_lasting(stage, 2 * stage.steps) for stage in stages)))
-    if any(stage.anchor for stage in stages):
-        loose = [stage.model_copy(update={"anchor": 0.0}) for stage in stages]
-        add(NO_ANCHOR, base, _set_stages(*loose))
     other = BY_DESIGN if recipe.credit.executor_peers == "task" else BY_TASK
     add(other, base, f'credit.executor_peers="{other.rpartition(" ")[2]}"')
     total = recipe.rollout.designs * recipe.rollout.executions
@@ -146,11 +149,11 @@ def variants(plan: Plan) -> dict[str, Variant]:
                 *shape,
                 *(('credit.executor_peers="task"',) if alone else ()),
             )
-    rates = [_faster(stage) for stage in stages]
+    rates = [_faster(stage) for stage in loose]
     lora = (f"model.lora_rank={LORA_RANK}", _set_stages(*rates))
-    add(ONE_LORA, base, *lora)
+    add(ONE_LORA, plain, *lora)
     add(TWO_LORAS, ONE_LORA, 'model.sharing="lora"', *lora)
-    add(SEPARATE, base, 'model.sharing="separate"')
+    add(SEPARATE, plain, 'model.sharing="separate"', _set_stages(*loose))
     return made
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.claim_pages import RESULTS_MARKS, draw, readme_part, results_page, write_docs
-from benchmarks.claims import MARGIN, Evidence, Result, differences, interval, verdict_of
+from benchmarks.claims import MARGIN, Evidence, Result, differences, gain_interval, interval, verdict_of
 from benchmarks.compare import routed
 from benchmarks.variants import (
     ALTERNATION,
@@ -16,6 +16,7 @@ from benchmarks.variants import (
     JOINT,
     JOINT_EPOCHS,
     JOINT_STEPS,
+    NO_ANCHOR,
     STAGES,
     WHOLE,
     Plan,
@@ -90,13 +91,37 @@ def test_variants_keep_equal_what_their_claims_say(made: dict[str, Variant]) -> 
     assert single.against == (BY_TASK if BY_TASK in made else STAGES), "only the shape differs"
 
 
+def test_what_cannot_have_an_anchor_is_compared_with_none(made: dict[str, Variant]) -> None:
+    for variant in made.values():
+        if variant.against and variant.name != NO_ANCHOR:
+            mine, others = (_anchored(each) for each in (variant, made[variant.against]))
+            assert mine == others or variant.name.endswith("only"), variant.name
+
+
+def _anchored(variant: Variant) -> float:
+    """The largest anchor that has an effect."""
+    config = variant.config
+    acts = [stage.anchor for stage in config.stages if len(stage.learning_rates) == 1]
+    return max(acts, default=0.0) if config.model.sharing == "shared" else 0.0
+
+
+def test_a_difference_needs_seeds_that_agree() -> None:
+    """A bootstrap of three seeds that all gain is above 0; Student's interval is not, if they differ much."""
+    gained = [result(seed, *[share] * 4) for seed, share in enumerate((0.02, 0.26, 0.06))]
+    assert interval(gained)[0] > 0 > gain_interval(gained)[0]
+    assert gain_interval(gained)[1] > interval(gained)[1]
+    alike = [result(seed, *[share] * 4) for seed, share in enumerate((0.24, 0.26, 0.25))]
+    assert gain_interval(alike)[0] > 0
+    assert verdict_of(1, 9, seeds=2) == "undecided"
+
+
 def test_variants_as_long_as_the_recipe_are_measured_against_it(made: dict[str, Variant]) -> None:
     steps = made[WHOLE].config.steps
     cycle = 2 * sum(stage.steps for stage in made[WHOLE].config.stages)
     if steps % cycle == 0:
         same = variants(Plan(steps=steps))
         assert STAGES not in same
-        assert same[JOINT].against == WHOLE
+        assert same[NO_ANCHOR].against == WHOLE
     with pytest.raises(MetaAgentXError, match=f"expected a multiple of {cycle}"):
         variants(Plan(steps=cycle + 1))
 
@@ -113,7 +138,7 @@ def evidence(made: dict[str, Variant]) -> Evidence:
             result(seed, 1, 0, 0, 0, method="fixed: tool"),
             result(seed, 0, 1, 0, 1, method="self-consistency"),
         ]
-        for seed in range(2)
+        for seed in range(3)
     ]
     variant_rows = [result(0, 1, 1, 1, 0, variant=STAGES), result(0, 1, 1, 1, 1, variant=JOINT)]
     results = [r for per_seed in rows for r in (*per_seed, *routed(per_seed))]
@@ -123,12 +148,12 @@ def evidence(made: dict[str, Variant]) -> Evidence:
 def test_every_claim_is_judged_by_its_own_figures(made: dict[str, Variant]) -> None:
     found = evidence(made)
     assert found.best_fixed[0] == "single agent"
-    assert [r.mean for r in found.of(WHOLE, "router in hindsight")] == [0.5, 0.5]
-    assert [r.mean for r in found.of(WHOLE, "router")] == [0.25, 0.25], "chosen on the other half"
+    assert [r.mean for r in found.of(WHOLE, "router in hindsight")] == [0.5, 0.5, 0.5]
+    assert [r.mean for r in found.of(WHOLE, "router")] == [0.25, 0.25, 0.25], "chosen on the other half"
     page = results_page(found)
     rows = {cells[2].strip(): cells for line in page.splitlines() if len(cells := line.split("|")) == 7}
     gain = next(cells for claim, cells in rows.items() if "more than the cold start" in claim)
-    assert (gain[3].strip(), gain[5].strip()) == ("+75.0 (+75.0, +75.0)", "holds")
+    assert (gain[3].strip(), gain[5].strip()) == ("+75.0 (+75.0, +75.0, +75.0)", "holds")
     designer = next(cells for claim, cells in rows.items() if claim.startswith("The Designer learns"))
     assert (designer[3].strip(), designer[5].strip()) == ("+0.0 (+0.0, +0.0)", "does not")
     joint = next(cells for claim, cells in rows.items() if "equal executions (joint makes twice" in claim)
