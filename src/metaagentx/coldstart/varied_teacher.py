@@ -26,6 +26,8 @@ CRITIC_ERROR_RATE = 0.2
 """How often a verdict on a result is wrong."""
 TOOL_SHARE = 0.4
 """The share of designs whose agents have the tool."""
+RATES = (ERROR_RATE, *FORGET_RATES.values(), CRITIC_ERROR_RATE, TOOL_SHARE)
+"""What demonstrations depend on, besides the words."""
 
 _SUBJECTS = ("the task", "the question", "this problem", "what is asked", "the exercise", "the puzzle")
 _MANNERS = ("", " with care", " step by step", " in one line", " without haste", " exactly", " and say no more")

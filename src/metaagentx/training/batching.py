@@ -28,7 +28,9 @@ def episodes_of(role: Role, rollouts: Sequence[Rollout]) -> list[list[Datum]]:
 
 
 def anchors_of(role: Role, rollouts: Sequence[Rollout], weight: float) -> list[Datum]:
-    """Return the replies of a role that led to no fault, each with this weight as its advantage."""
+    """Return the sound replies of a role (designs that can run, calls of executions without a fault), each with this
+    weight as its advantage.
+    """
     calls = (call for calls in _episodes(role, rollouts, sound=True) for call in calls)
     return [datum_of(call, weight) for call in calls if call.completion]
 
