@@ -40,8 +40,8 @@ def section(directory: Path, picture: str) -> str:
         _shares(run),
         "Norm of what the LoRA of each role adds to the matrices of the cold start, 0 before RL:",
         _weights(run),
-        "Three trees of the training run, each with its first design and that design's first execution: the first tree that "
-        "was saved, and of the last ones a tree with the tool and a tree without it that solve their task.",
+        "Three trees of the training run, each with its first design and the first execution of that design: the first "
+        "tree that was saved, and of the last ones a tree with the tool and a tree without it that solve their task.",
         *(_tree(run, *chosen) for chosen in _choose(run)),
     ]
     return "\n\n".join(parts) + "\n"
