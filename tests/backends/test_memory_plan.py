@@ -75,6 +75,21 @@ def test_what_lies_there_by_hand() -> None:
     assert wide["weights"] == 4 * count and "float32 master weights" not in wide
 
 
+def test_bf16_copies_count_only_where_there_are_such_copies() -> None:
+    shape, optimizer = KNOWN_SHAPES["SmolLM2-135M-Instruct"], OptimizerConfig()
+
+    def sampled(device: str, dtype: str, sampling_dtype: str) -> int:
+        model = ModelConfig.model_validate(
+            {"path": "x", "kv_budget_tokens": 1000, "dtype": dtype, "sampling_dtype": sampling_dtype}
+        )
+        found = plan_memory(shape, model, optimizer, ONE, device).parts
+        return sum(part.bytes for part in found if part.name in ("copies for decoding", "KV cache", "cached prefixes"))
+
+    assert sampled("cpu", "float32", "bfloat16") < 0.7 * sampled("cpu", "float32", "auto")
+    assert sampled("cuda:0", "float32", "bfloat16") == sampled("cuda:0", "float32", "auto")
+    assert sampled("cpu", "bfloat16", "bfloat16") == sampled("cpu", "bfloat16", "auto")
+
+
 def test_phases_are_not_added_up() -> None:
     plan = plan_recipe(PAPER, QWEN, {"cpu": 500 * GIB, "cuda:0": 300 * GIB})
     sampling, update = (plan.total("cuda:0", phase) for phase in memory_plan.RUNNING)

@@ -10,10 +10,11 @@ import metaagentx.backends.local.threads  # noqa: F401  before torch
 # isort: split
 import torch
 
+from metaagentx.backends.local import engine as engine_module
 from metaagentx.backends.local import model_runner
 from metaagentx.backends.local.engine import Engine
 from metaagentx.backends.local.model import LocalModel, LoraOptions, load_model
-from metaagentx.backends.local.packed_linear import SamplingDtype
+from metaagentx.backends.local.packed_linear import SamplingDtype, bf16_available
 from metaagentx.backends.local.presets import new_model
 from metaagentx.errors import MetaAgentXError
 from metaagentx.policy import Completion, SamplingParams
@@ -174,6 +175,7 @@ def test_a_lora_is_merged_and_an_update_of_it_is_sampled_at_once(packed: bool, m
     assert gaps(model, first).max() > 0.1  # the update was large enough to see
 
 
+@pytest.mark.skipif(not bf16_available(), reason="this processor has no bf16 products")
 def test_bf16_copies_record_what_they_sample_and_stay_near_the_fp32_module() -> None:
     model, engine = with_lora("bfloat16")
     for seed in (1, 2):
@@ -187,11 +189,39 @@ def test_bf16_copies_record_what_they_sample_and_stay_near_the_fp32_module() -> 
     assert alone.logprobs[:5] == pytest.approx(together.logprobs[:5], abs=1e-2)
 
 
-def test_bf16_copies_of_what_cannot_be_copied_are_one_clear_line() -> None:
-    with pytest.raises(
-        MetaAgentXError, match=r'^model\.sampling_dtype = "bfloat16" needs a model with float32 weights'
+def test_bf16_without_such_products_is_one_line_and_samples_as_fp32(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(model_runner, "bf16_available", lambda: False)
+    engine_module._print_ignored.cache_clear()
+    torch.manual_seed(0)  # of the LoRA's first matrices
+    _, engine = with_lora("auto")
+    expected = sample_all(engine, PROMPTS)
+    for _ in ("designer", "executor"):
+        torch.manual_seed(0)
+        model, engine = with_lora("bfloat16")
+        completions = sample_all(engine, PROMPTS)
+        assert completions == expected
+        assert gaps(model, completions).max() < 1e-4
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == (
+        'model.sampling_dtype = "bfloat16" is ignored: this processor has no bf16 products, '
+        "sampling from float32 copies"
+    )
+
+
+def test_bf16_copies_of_what_is_not_copied_are_ignored_with_a_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = random_model("llama", torch.float32)
+    monkeypatch.setattr(model_runner, "MAX_COPIED_WEIGHTS", 1000)
+    for model, reason in (
+        (random_model("llama", torch.bfloat16), "the weights are bfloat16 themselves"),
+        (small, "weights are more than the 1,000 that are copied"),
+        (random_model("llama", torch.float32, hidden_act="gelu"), "this is a LlamaForCausalLM with other layers"),
     ):
-        Engine(random_model("llama", torch.bfloat16), sampling_dtype="bfloat16")
-    other = random_model("llama", torch.float32, hidden_act="gelu")
-    with pytest.raises(MetaAgentXError, match=r"needs a Qwen3 or Llama model"):
-        Engine(other, sampling_dtype="bfloat16")
+        engine_module._print_ignored.cache_clear()
+        drawn = sample_all(Engine(model, compiled=False, sampling_dtype="bfloat16"), PROMPTS)
+        assert drawn == sample_all(Engine(model, compiled=False), PROMPTS)
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith('model.sampling_dtype = "bfloat16" is ignored: ') and line.endswith(reason)

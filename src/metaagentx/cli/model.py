@@ -5,8 +5,6 @@ from typing import Annotated
 
 import typer
 
-SMOLLM2 = "smollm2"
-
 model_app = typer.Typer(help="Create, get and convert models.", no_args_is_help=True, add_completion=False)
 
 
@@ -55,7 +53,7 @@ def get(
     out: Annotated[Path | None, typer.Option(help="Directory to create. Default: models/NAME.")] = None,
 ) -> None:
     """Write a pretrained model that comes as a Python package to a directory, offline. One that is there is kept."""
-    from ..backends.model_files import find_smollm2
+    from ..backends.model_files import SMOLLM2, find_smollm2
     from ..errors import MetaAgentXError
     from .preflight import check_output_directory
 

@@ -20,15 +20,16 @@ def quickstart(
     ] = "tiny",
     seed: Annotated[int, typer.Option(help="The same seed gives the same numbers.")] = 0,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="key=value of the recipe, such as model.dtype=bfloat16.")
+        list[str] | None, typer.Option("--set", help="key=value of the recipe, such as steps=24.")
     ] = None,
     small: Annotated[
         bool, typer.Option("--small", help="Check in half a minute that all parts work; nothing is learned.")
     ] = False,
 ) -> None:
     """Train a system on a laptop from its cold start on, evaluate it and write a report. Resumes where it stopped."""
+    from ..backends.model_files import SMOLLM2
     from ..config.bundled import find_recipe
-    from .quickstart_parts import SMALL_OVERRIDES, SMOLLM2, quickstart_size, run_quickstart
+    from .quickstart_parts import SMALL_OVERRIDES, quickstart_size, run_quickstart
 
     path = find_recipe(recipe)
     name = SMOLLM2 if path.stem == SMOLLM2 else "quickstart"

@@ -11,13 +11,14 @@ from pathlib import Path
 from statistics import fmean
 
 from ..atomic import exclusive_lock, friendly_io_errors
-from ..backends.model_files import find_smollm2
+from ..backends.model_files import SMOLLM2, find_smollm2
 from ..backends.presets import PRESETS
 from ..coldstart.collect import TEACHER_ROLLOUT, CollectOptions
 from ..coldstart.demonstrations import read_rows, write_rows
 from ..coldstart.programmed_teacher import ERROR_RATE, READING_ERROR_RATE, TOOL_SKIP_RATE
 from ..coldstart.sft import SftOptions, run_sft, sft_hyperparameters
 from ..coldstart.teachers import PROGRAMMED, VARIED, Teacher
+from ..coldstart.varied_teacher import RATES
 from ..config import Config, Recipe, load_recipe, portable, to_toml
 from ..config.bundled import is_bundled
 from ..config.toml import quote
@@ -43,8 +44,8 @@ TEACHER_MIXTURE = (
 )
 """What the teacher solves: the recipe's families, with more tasks of the harder ones."""
 STUDENT_PRESET = "micro"
-SMOLLM2 = "smollm2"
-"""The recipe and the model of the quickstart with a pretrained language model."""
+TINY = "tiny"
+"""The recipe of the quickstart with a new small model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +112,20 @@ SMOLLM2_SMALL = replace(
 
 
 def quickstart_size(recipe: Path, small: bool) -> QuickstartSize:
-    """Return the sizes of the quickstart with a recipe; a recipe of your own has those of `tiny`."""
+    """Return the sizes of the quickstart with a recipe; one of another name has those of `tiny`."""
     if recipe.stem == SMOLLM2:
         return SMOLLM2_SMALL if small else SMOLLM2_SIZE
     return SMALL if small else FULL_SIZE
+
+
+def size_notes(recipe: Path, size: QuickstartSize) -> list[str]:
+    """Return which sizes and model a recipe has that is not one of the two that come with sizes."""
+    if is_bundled(recipe) and recipe.stem in (TINY, SMOLLM2):
+        return []
+    like, model, other = TINY, f"a new model {size.model}", f"SmolLM2-135M-Instruct is for a recipe {SMOLLM2}.toml"
+    if size.model == SMOLLM2:
+        like, model, other = SMOLLM2, "SmolLM2-135M-Instruct", "a new small model is for a recipe of any other name"
+    return [f"{recipe.name}: cold start and evaluation as for {like}, from {model}; {other}"]
 
 
 class QuickstartPaths:
@@ -134,7 +145,7 @@ class QuickstartPaths:
 
 def cold_start_settings(size: QuickstartSize) -> dict[str, object]:
     """Return what a cold start depends on, besides the recipe."""
-    made_from: dict[str, object] = {"model": size.model, "teacher": size.teacher}
+    made_from: dict[str, object] = {"model": size.model, "teacher": size.teacher, "rates": RATES}
     if size.model.startswith(PRESET):
         preset = PRESETS[size.model.removeprefix(PRESET)]
         made_from = {"slips": ERROR_RATE, "misreads": READING_ERROR_RATE, "forgets": TOOL_SKIP_RATE, "preset": preset}
@@ -218,6 +229,8 @@ async def _run_parts(
     done = [*paths.batches.glob("*.jsonl"), paths.rows, paths.student, paths.run]
     check_same_settings(paths.settings, {**written, "cold start": cold_start_settings(size)}, "--dir", done)
     start = time.monotonic()
+    for line in size_notes(recipe, size):
+        echo(line)
     student = "a new small model" if size.model.startswith(PRESET) else size.model
     echo(f"1 of 4  cold start: a programmed teacher solves tasks, and {student} is fine-tuned on them")
     await cold_start(config, paths, size)

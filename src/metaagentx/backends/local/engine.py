@@ -20,6 +20,7 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import Sequence
+from functools import cache
 from threading import Lock
 from typing import Literal
 
@@ -27,12 +28,13 @@ import torch
 
 from ...errors import MetaAgentXError
 from ...policy import BackendError, Completion, SamplingParams
+from ...progress import print_line
 from ..memory_budget import DETERMINISTIC_ROWS, MAX_PREFILL_TOKENS, default_kv_budget
 from .decoding import DecodeBatch, DecodeStep, DecodeWorkers
 from .kv_cache import PAGE, PrefixCache
 from .memory import available_bytes, is_out_of_memory, one_line, raised_at, translate_out_of_memory
 from .model import LocalModel
-from .model_runner import ModelRunner, NativeRunner, PrefillChunk, is_native
+from .model_runner import ModelRunner, NativeRunner, PrefillChunk, is_native, why_not_bf16
 from .packed_linear import SamplingDtype
 from .requests import SampleRequest, StopStrings
 from .scheduler import Admitted, Scheduler, age
@@ -68,7 +70,8 @@ class Engine:
         `kv_budget_tokens` limits the cached positions, by default to what fits in half of the memory that is free now
         and whenever the weights have changed. `deterministic_rows` is the number of rows of every step in that mode,
         used or not; another number gives other bits, and about half the number of concurrent requests is fast.
-        `sampling_dtype`: the type of the copies of the weights that are sampled from.
+        `sampling_dtype`: the type of the copies of the weights that are sampled from; where bf16 cannot be used, a line
+        says so.
         """
         self._model = model
         too_large = "out of memory while preparing to sample: use a smaller model, or a machine with more memory"
@@ -348,11 +351,14 @@ class Engine:
 
 
 def _build_runner(model: LocalModel, sampling_dtype: SamplingDtype, *, may_pack: bool) -> ModelRunner:
+    if sampling_dtype == "bfloat16" and (reason := why_not_bf16(model)) is not None:
+        _print_ignored(reason)
     if is_native(model.module):
         return NativeRunner(model, sampling_dtype, may_pack=may_pack)
-    if sampling_dtype != "auto":
-        raise MetaAgentXError(
-            f'model.sampling_dtype = "{sampling_dtype}" needs a Qwen3 or Llama model, and this is a '
-            f'{type(model.module).__name__}: set model.sampling_dtype = "auto"'
-        )
     return TransformersRunner(model)
+
+
+@cache
+def _print_ignored(reason: str) -> None:
+    """Print this once: two roles may have an engine each."""
+    print_line(f'model.sampling_dtype = "bfloat16" is ignored: {reason}')

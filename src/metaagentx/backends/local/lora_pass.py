@@ -28,6 +28,7 @@ from ..memory_budget import LORA_PASS_SPAN
 from .lora_kernels import HeadPass, Span
 from .lora_layer import LayerContext, LayerPass, LoraLayer, LoraLinear
 from .model import base_causal_lm
+from .packed_linear import packing_available
 from .prefix_tree import AttentionSpan, MicroBatch, attention_spans, compact
 
 _BLOCK_BYTES = (1 << 20) - 4096
@@ -86,10 +87,13 @@ class LoraPass:
 
 
 def has_lora_pass(module: Any, adapter: str | None) -> bool:
-    """Return whether `LoraPass` computes what this module does: LoRAs on linear layers only, without biases."""
+    """Return whether `LoraPass` computes what this module does: LoRAs on linear layers only, without biases.
+
+    Its products run in oneDNN, which this build of torch may lack.
+    """
     from .model_runner import is_native
 
-    if adapter is None or not is_native(module):
+    if adapter is None or not packing_available() or not is_native(module):
         return False
     causal_lm = base_causal_lm(module)
     dtype = causal_lm.lm_head.weight.dtype

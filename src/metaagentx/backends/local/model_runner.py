@@ -23,16 +23,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...errors import MetaAgentXError
 from ..memory_budget import MAX_COPIED_WEIGHTS, MIN_PACKED_WEIGHTS
 from .attention import attend_bf16, attend_shared
 from .kv_cache import KVLayout, KVSlots
 from .lora_linear import apply_linears, lora_linear, merged_weight
 from .model import LocalModel, base_causal_lm
-from .packed_linear import PackedLinear, SamplingDtype, packing_available
+from .packed_linear import PackedLinear, SamplingDtype, bf16_available, packing_available
 
 Linear = Callable[[Tensor], Tensor]
 
+_NATIVE = ("Qwen3ForCausalLM", "LlamaForCausalLM")
 _FIRST_ROPE_POSITIONS = 2048
 _MASKS = 512
 """The masks of positions below this are made once."""
@@ -88,7 +88,10 @@ class NativeRunner:
     """Runs Qwen3 and Llama models."""
 
     def __init__(self, model: LocalModel, sampling_dtype: SamplingDtype = "auto", *, may_pack: bool = True) -> None:
-        """Prepare to run a model. With `may_pack=False`, matrices are packed only if they are to be narrower."""
+        """Prepare to run a model. With `may_pack=False`, matrices are packed only if they are to be narrower.
+
+        `sampling_dtype` is ignored where there is a reason in `why_not_bf16`.
+        """
         config = model.module.config
         causal_lm = base_causal_lm(model.module)
         body = causal_lm.model
@@ -97,23 +100,18 @@ class NativeRunner:
         self._head_width: int = config.head_dim
         self._scale: float = self._head_width**-0.5
         self._epsilon: float = config.rms_norm_eps
-        self._narrow = sampling_dtype == "bfloat16"
+        self._narrow = sampling_dtype == "bfloat16" and why_not_bf16(model) is None
         kv_dtype = torch.bfloat16 if self._narrow else model.dtype
         self.layout = KVLayout(
             config.num_hidden_layers, config.num_key_value_heads, self._head_width, kv_dtype, model.device
         )
-        self.weight_count = sum(parameter.numel() for parameter in causal_lm.parameters())
+        self.weight_count = _count_weights(causal_lm)
         self._copies_weights = model.device.type == "cpu" and self.weight_count <= MAX_COPIED_WEIGHTS
         self._merges_lora = self._copies_weights and model.dtype == torch.float32
         self._lm_head = causal_lm.lm_head  # stays fp32: the rounding of large logits would show in log-probabilities
         large = self.weight_count >= MIN_PACKED_WEIGHTS and may_pack
-        self.packed = self._merges_lora and packing_available() and (large or sampling_dtype != "auto")
+        self.packed = self._merges_lora and packing_available() and (large or self._narrow)
         """Whether products are computed from packed copies of the weights."""
-        if sampling_dtype != "auto" and not self.packed:
-            raise MetaAgentXError(
-                f'model.sampling_dtype = "{sampling_dtype}" needs a model with float32 weights and at most '
-                f'{MAX_COPIED_WEIGHTS:,} of them on a CPU: set model.sampling_dtype = "auto"'
-            )
         self.traceable = self._copies_weights and not self.packed and (model.adapter is None or self._merges_lora)
         """Whether `decode_tensors` reads tensors alone that stay where they are and need no gradient."""
         self._refreshers: list[Callable[[], None]] = []
@@ -347,8 +345,30 @@ def is_native(module: Any) -> bool:
     causal_lm = base_causal_lm(module)
     config = causal_lm.config
     return (
-        type(causal_lm).__name__ in ("Qwen3ForCausalLM", "LlamaForCausalLM")
+        type(causal_lm).__name__ in _NATIVE
         and config.hidden_act == "silu"
         and config.rope_parameters["rope_type"] in ("default", "linear", "llama3", "yarn")
         and all(kind == "full_attention" for kind in config.to_dict().get("layer_types") or [])
     )
+
+
+def why_not_bf16(model: LocalModel) -> str | None:
+    """Return why a model is not sampled from bf16 copies, and from what instead; None where it can be."""
+    causal_lm = base_causal_lm(model.module)
+    if not is_native(model.module):
+        name = type(causal_lm).__name__
+        other = " with other layers" if name in _NATIVE else ""
+        return f"only Qwen3 and Llama models are sampled from copies, and this is a {name}{other}"
+    if model.device.type != "cpu":
+        return f"the model is on {model.device} and is sampled from its weights"
+    if model.dtype != torch.float32:
+        return f"the weights are {str(model.dtype).removeprefix('torch.')} themselves"
+    if (count := _count_weights(causal_lm)) > MAX_COPIED_WEIGHTS:
+        return f"{count:,} weights are more than the {MAX_COPIED_WEIGHTS:,} that are copied"
+    if not bf16_available():
+        return "this processor has no bf16 products, sampling from float32 copies"
+    return None
+
+
+def _count_weights(causal_lm: Any) -> int:
+    return sum(parameter.numel() for parameter in causal_lm.parameters())

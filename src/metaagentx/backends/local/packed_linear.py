@@ -2,7 +2,8 @@
 
 torch's own product of fp32 matrices is MKL's, which takes up to 2.4 times as long on some CPUs. A copy can also be in
 bf16 beside weights in fp32: matrix and input are rounded, sums are fp32, and the output is rounded. Inputs and outputs
-are fp32 in either case. What a row gives does not depend on the others in its batch.
+are fp32 in either case. What a row gives depends on the others in its batch by rounding alone: for matrices of some
+shapes, a single row is summed in another order than several.
 
 Shapes: N rows, `in` and `out` features of the layer.
 """
@@ -41,3 +42,8 @@ class PackedLinear:
 def packing_available() -> bool:
     """Return whether this build of torch has oneDNN."""
     return bool(torch.backends.mkldnn.is_available())
+
+
+def bf16_available() -> bool:
+    """Return whether oneDNN packs and multiplies bf16 matrices on this processor."""
+    return packing_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
