@@ -216,9 +216,8 @@ class StageConfig(Section):
     epochs: Batch = 1
     """Passes over the data of a step; the clipped ratio bounds how far they move the policy."""
     anchor: NonNegative = 0.0
-    """With shared weights: weight of a loss term that keeps the role that is not trained able to do its part. It makes
-    the sound replies of that role in this step more likely, within the clipped ratio: designs that can run, or calls of
-    executions without a fault."""
+    """With shared weights: weight of a loss term that keeps the sound replies of the role that is not trained likely:
+    designs that can run, or calls of executions without a fault."""
 
     @property
     def learning_rates(self) -> dict[Role, float]:
