@@ -201,7 +201,7 @@ def test_bf16_without_such_products_is_one_line_and_samples_as_fp32(
         torch.manual_seed(0)
         model, engine = with_lora("bfloat16")
         completions = sample_all(engine, PROMPTS)
-        assert completions == expected
+        assert [one.tokens for one in completions] == [one.tokens for one in expected]
         assert gaps(model, completions).max() < 1e-4
     (line,) = capsys.readouterr().err.splitlines()
     assert line == (
@@ -222,6 +222,7 @@ def test_bf16_copies_of_what_is_not_copied_are_ignored_with_a_line(
     ):
         engine_module._print_ignored.cache_clear()
         drawn = sample_all(Engine(model, compiled=False, sampling_dtype="bfloat16"), PROMPTS)
-        assert drawn == sample_all(Engine(model, compiled=False), PROMPTS)
+        plain = sample_all(Engine(model, compiled=False), PROMPTS)
+        assert [one.tokens for one in drawn] == [one.tokens for one in plain]
         (line,) = capsys.readouterr().err.splitlines()
         assert line.startswith('model.sampling_dtype = "bfloat16" is ignored: ') and line.endswith(reason)
