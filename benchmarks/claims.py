@@ -224,15 +224,15 @@ def _texts(variants: Mapping[str, Variant]) -> dict[str, tuple[str, str]]:
             "`recipes/executor_only.toml` beside `paper_8b` on GPUs",
         ),
         JOINT: (
-            "Stages above joint training, no anchor in either, at equal executions (joint makes twice the updates of each role)",
+            "Stages above joint training, both without anchor, at equal executions (joint makes twice the updates)",
             f"{LONGER} `recipes/coupled.toml`",
         ),
         JOINT_STEPS: (
-            "Stages above joint training, no anchor in either, at equal updates of each role (joint has half the executions)",
+            "Stages above joint training, both without anchor, at equal updates (joint has half the executions)",
             f"{LONGER} `recipes/coupled.toml`",
         ),
         JOINT_EPOCHS: (
-            "Stages above joint training, no anchor in either, at equal executions and updates of each role (joint has half the epochs)",
+            "Stages above joint training, both without anchor, at equal executions and updates (half the epochs)",
             f"{LONGER} `recipes/coupled.toml`",
         ),
         ALTERNATION: (
