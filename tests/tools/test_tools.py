@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shlex
 import signal
 import sys
 import time
@@ -17,7 +18,8 @@ from metaagentx.errors import MetaAgentXError
 from metaagentx.tools import ToolBox, ToolResult, ToolServerGone, check_tools, functions, servers
 from tests.tools import own_tools
 
-SERVER = f"{sys.executable} -m tests.tools.mcp_server"
+PYTHON = shlex.quote(sys.executable)  # commands are split as a shell splits them
+SERVER = f"{PYTHON} -m tests.tools.mcp_server"
 OWN = "tests.tools.own_tools:"
 
 
@@ -237,7 +239,7 @@ def test_a_server_that_cannot_be_started_again_is_gone(starts: Callable[[], list
 
     *gone, back = asyncio.run(work())
     assert {type(error) for error in gone} == {ToolServerGone}
-    assert {str(error) for error in gone} == {f"the server '{SERVER}' did not start (the license has expired)"}
+    assert {str(error) for error in gone} == {f"the server {SERVER!r} did not start (the license has expired)"}
     assert back == ToolResult("2") and len(starts()) <= 6  # callers share a start, and its failure
 
 
@@ -279,9 +281,9 @@ def test_a_result_of_any_size_costs_bounded_memory_and_time() -> None:
         ("no-such-program --x", "there is no program 'no-such-program'"),
         ("", "there is no program"),
         ("'unclosed", "is not a command"),
-        (f"{sys.executable} -c 'import sys; sys.exit(\"no license\")'", "no license"),
-        (f"{sys.executable} -c 'print(5)'", "did not start"),
-        (f"{sys.executable} -c 'import time; time.sleep(60)'", "has not listed its tools after 0.5 s"),
+        (f"{PYTHON} -c 'import sys; sys.exit(\"no license\")'", "no license"),
+        (f"{PYTHON} -c 'print(5)'", "did not start"),
+        (f"{PYTHON} -c 'import time; time.sleep(60)'", "has not listed its tools after 0.5 s"),
     ],
 )
 def test_a_command_that_is_no_server_is_named_in_one_line(

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shlex
 import signal
 import sys
 import time
@@ -26,7 +27,8 @@ from tests.rollout_helpers import HEAD, RIGHT, RUN, TASK, Actor, by_agent, desig
 from tests.tools import own_tools
 from tests.training_runs import train
 
-SERVER = f"{sys.executable} -m tests.tools.mcp_server"
+PYTHON = shlex.quote(sys.executable)  # commands are split as a shell splits them
+SERVER = f"{PYTHON} -m tests.tools.mcp_server"
 OWN = "tests.tools.own_tools:"
 USES = (
     HEAD
