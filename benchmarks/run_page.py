@@ -131,7 +131,7 @@ def _tree(run: Run, step: int, tree: Rollout) -> str:
         for each in other.executions[:1]
     )
     lines = [f"**Step {step + 1}, {tree.task.source.partition('?')[0]}.** First execution of each design: {rewards}."]
-    lines += ["", "```text", _cut(tree.task.question), "```", "", "```python", (design.script or "").strip(), "```"]
+    lines += ["", "```text", _cut(tree.task.question), "```", "", "```text", (design.script or "").strip(), "```"]
     for execution in design.executions[:1]:
         lines += ["", "```text", *_calls(execution), "```"]
     return "\n".join(lines)
