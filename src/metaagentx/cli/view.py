@@ -34,7 +34,7 @@ def view_command(
     allowed_host: AllowedHost = None,
     no_browser: NoBrowser = False,
 ) -> None:
-    """Open a page over runs: curves, trees, calls and tokens, live while a run goes on. Ctrl-C stops it."""
+    """Open a page over runs: curves, trees, calls and tokens, live during a run. Ctrl-C stops it."""
     import asyncio
 
     if not directory.is_dir():

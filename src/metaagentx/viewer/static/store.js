@@ -4,7 +4,7 @@ const embedded = document.getElementById("answers");
 const exported = embedded ? JSON.parse(embedded.textContent) : null;
 const cache = new Map();
 const KEPT = 60;
-// A resumed run may write a step again: after so many milliseconds a tree is asked for anew.
+// A resumed run may write a step again: after this number of milliseconds a tree is requested again.
 const FRESH = 30000;
 
 export const isExport = exported !== null;

@@ -13,7 +13,7 @@ critic = AgentNode(
     name="Critic",
     system_prompt=(
         "You look for errors. Put the answer back into every condition of the question and redo the risky steps "
-        "yourself. Deliver the first error you find and how to mend it, then the verdict: CORRECT or INCORRECT."
+        "yourself. Deliver the first error you find and how to correct it, then the verdict: CORRECT or INCORRECT."
     ),
 )
 workflow = Workflow(name="math_solver_critic")

@@ -1,4 +1,4 @@
-# One agent that computes instead of guessing: it writes Python, reads what it prints, and goes on.
+# One agent that computes instead of guessing: it writes Python, reads what it prints, and continues.
 from fractions import Fraction
 
 from workflow import AgentNode, ToolRegistry, Workflow
