@@ -65,7 +65,7 @@ async def watched(sandbox_of: Callable[[], Sandbox]) -> AsyncIterator[list[str]]
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: lost.append(str(context)))
     known = set(children_of(os.getpid()))
-    descriptors = len(os.listdir("/proc/self/fd"))
+    descriptors = await settled_descriptors()
     try:
         yield lost
     finally:
@@ -79,6 +79,17 @@ async def watched(sandbox_of: Callable[[], Sandbox]) -> AsyncIterator[list[str]]
     assert left == []
     assert len(os.listdir("/proc/self/fd")) <= descriptors
     assert lost == []
+
+
+async def settled_descriptors() -> int:
+    """How many files are open, once warm children of the session's own sandboxes no longer add to them."""
+    counts = [len(os.listdir("/proc/self/fd"))]
+    for _ in range(100):
+        await asyncio.sleep(0.05)
+        counts.append(len(os.listdir("/proc/self/fd")))
+        if len(set(counts[-4:])) == 1 and len(counts) > 3:
+            break
+    return counts[-1]
 
 
 async def until_done(sandbox: Sandbox) -> tuple[Result, int]:
